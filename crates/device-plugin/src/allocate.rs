@@ -129,9 +129,7 @@ fn container(available: &Available<'_>) -> ContainerAllocateResponse {
 
 #[cfg(test)]
 mod tests {
-    use crate::api::Code;
     use proptest::prelude::*;
-    use rstest::rstest;
 
     use super::*;
 
@@ -204,70 +202,6 @@ mod tests {
         );
         assert_eq!(device.host_path, device.container_path);
         assert!(container.annotations.is_empty() && container.cdi_devices.is_empty());
-    }
-
-    #[test]
-    fn the_cdi_name_comes_besides_the_devices() {
-        let (offer, files) = good();
-        let available = Available {
-            offer: &offer,
-            paths: &paths(),
-            files: &files,
-            cdi: true,
-        };
-        let response = allocate(&available, &request(&[&["vm-0"]])).unwrap();
-        let container = &response.container_responses[0];
-        assert_eq!(container.cdi_devices[0].name, "stelia.io/vm=devices");
-        assert_eq!((container.devices.len(), container.mounts.len()), (1, 2));
-    }
-
-    #[rstest]
-    #[case(vec![], Code::InvalidArgument, "the request names no container")]
-    #[case(vec![vec![]], Code::InvalidArgument, "a container asks for 0 stelia.io/vm")]
-    #[case(vec![vec!["vm-0", "vm-1"]], Code::InvalidArgument, "a container asks for 2 stelia.io/vm")]
-    #[case(vec![vec!["vm-0"], vec!["vm-0"]], Code::InvalidArgument, "the device vm-0 is asked for twice")]
-    #[case(vec![vec!["vm-4"]], Code::NotFound, "is not a device of stelia.io/vm: there are 4")]
-    #[case(vec![vec!["vm-0"], vec!["gpu-0"]], Code::NotFound, "is not a device of stelia.io/vm")]
-    fn a_wrong_request_is_refused_as_a_whole(
-        #[case] containers: Vec<Vec<&str>>,
-        #[case] code: Code,
-        #[case] text: &str,
-    ) {
-        let (offer, files) = good();
-        let containers: Vec<&[&str]> = containers.iter().map(Vec::as_slice).collect();
-        let refusal = asked(&offer, &files, &request(&containers)).unwrap_err();
-        let status = Status::from(refusal);
-        assert_eq!(status.code(), code, "{status:?}");
-        assert!(status.message().contains(text), "{status:?}");
-    }
-
-    #[test]
-    fn nothing_is_given_while_the_daemon_admits_no_vm() {
-        let (offer, files) = good();
-        let offer = Offer {
-            not_admitted: Some("systemd (PID 1) does not answer".into()),
-            ..offer
-        };
-        let status = Status::from(asked(&offer, &files, &request(&[&["vm-0"]])).unwrap_err());
-        assert_eq!(status.code(), Code::FailedPrecondition);
-        assert_eq!(
-            status.message(),
-            "steliad admits no VM at present: systemd (PID 1) does not answer"
-        );
-    }
-
-    #[test]
-    fn a_missing_file_is_named() {
-        let (offer, files) = good();
-        let files = RequiredFiles {
-            problem: Some("/dev/kvm does not exist".into()),
-            ..files
-        };
-        let refusal = asked(&offer, &files, &request(&[&["vm-0"]])).unwrap_err();
-        assert_eq!(
-            refusal.to_string(),
-            "a VM cannot start on this node: /dev/kvm does not exist"
-        );
     }
 
     proptest! {

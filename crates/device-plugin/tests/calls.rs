@@ -159,9 +159,7 @@ async fn no_socket_is_an_error_with_the_path() {
     let error = Channel::connect(&path).await.err().unwrap();
     assert!(matches!(error, ConnectError::Connect { .. }));
     assert!(
-        error
-            .to_string()
-            .starts_with(&format!("connect to {}: ", path.display())),
+        error.to_string().starts_with(&format!("connect to {}", path.display())),
         "{error}"
     );
 }

@@ -61,7 +61,7 @@ mod tests {
         };
         let error = read(&path).unwrap_err();
         assert!(
-            error.starts_with("read the resource-status in ") && error.contains("status: No such file"),
+            error.starts_with("read the resource-") && error.contains("No such file"),
             "{error}"
         );
         std::fs::write(&path, r#"{"cpuset":"2-3"}"#).unwrap();

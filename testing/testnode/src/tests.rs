@@ -75,20 +75,6 @@ fn the_list_tells_a_directory_from_a_cgroup() {
 }
 
 #[test]
-fn a_partition_takes_its_cpus_from_everyone_and_leaves_their_texts() {
-    let (model, _directory) = node(Kernel::V6_12);
-    let pod = model.add_pod(&uid(), &cpus("2-3"), &Limits::default()).unwrap();
-    partition(&model, "2-3");
-    let origin = pod.origin.as_str();
-    assert_eq!(read(&model, "/stelia.slice/x/vcpu", File::Partition), "isolated");
-    assert_eq!(read(&model, origin, File::Cpus), "2-3");
-    assert_eq!(read(&model, origin, File::CpusEffective), "0-1,4-7");
-    assert_eq!(read(&model, "/system.slice", File::CpusEffective), "0-1,4-7");
-    assert_eq!(read(&model, "/", File::CpusIsolated), "2-3");
-    assert_eq!(model.affinity(pod.init).unwrap(), cpus("0-1,4-7"));
-}
-
-#[test]
 fn a_partition_that_would_take_the_last_cpus_is_refused_with_a_reason() {
     let (model, _directory) = node(Kernel::V6_12);
     partition(&model, "0-7");
@@ -272,37 +258,4 @@ fn a_daemon_that_is_cut_off_changes_nothing_more_and_the_next_one_does() {
     second.create(&path("/y")).unwrap();
     assert!(first.create(&path("/z")).is_err());
     assert_eq!(model.changes(), 2);
-}
-
-#[test]
-fn kubelets_file_is_one_that_kubelets_reader_accepts_at_each_write() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut checkpoint = Checkpoint::create(directory.path(), &cpus("0-7")).unwrap();
-    let state = |checkpoint: &Checkpoint| {
-        let bytes = std::fs::read(checkpoint.path()).unwrap();
-        CpuManagerState::parse(&bytes).unwrap()
-    };
-    assert_eq!(state(&checkpoint).shared_pool(), cpus("0-7"));
-    checkpoint.admit(&uid(), "vm", &cpus("2-3")).unwrap();
-    assert_eq!(state(&checkpoint).shared_pool(), cpus("0-1,4-7"));
-    assert_eq!(state(&checkpoint).entries[&uid()]["vm"], cpus("2-3"));
-    checkpoint.release(&uid()).unwrap();
-    assert_eq!(state(&checkpoint).shared_pool(), cpus("0-7"));
-    assert!(state(&checkpoint).entries.is_empty());
-}
-
-#[tokio::test]
-async fn systemd_that_hangs_answers_when_it_goes_on() {
-    let (model, _directory) = node(Kernel::V6_12);
-    let system = model.system();
-    model.hang_systemd(true);
-    let before = model.counts();
-    let asked = tokio::spawn(async move { system.systemd.weigh("stelia.slice", 7).await });
-    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    assert!(!asked.is_finished());
-    assert_eq!(read(&model, "/stelia.slice", File::CpuWeight), "100");
-    model.hang_systemd(false);
-    asked.await.unwrap().unwrap();
-    assert_eq!(read(&model, "/stelia.slice", File::CpuWeight), "7");
-    assert_eq!(model.counts().since(before).systemd, 1);
 }

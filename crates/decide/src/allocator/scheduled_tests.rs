@@ -144,7 +144,7 @@ fn cpus_come_from_where_kubelets_memory_manager_bound_the_memory() {
         let (given, allocation) = memory(policy, 2000, &[1]).unwrap();
         assert_eq!(given, cpus("4-5"), "{allocation:?}");
         assert!(
-            allocation.explanation[1].contains("its memory comes from (1)"),
+            allocation.explanation[1].contains("memory comes from (1)"),
             "{allocation:?}"
         );
     }

@@ -266,7 +266,7 @@ mod tests {
         let mut watch = FolderWatch::new(&folder);
         let error = watch.renew().unwrap_err();
         assert!(
-            error.to_string().starts_with(&format!("watch {}: ", folder.display())),
+            error.to_string().starts_with(&format!("watch {}", folder.display())),
             "{error}"
         );
         fs::remove_file(&folder).unwrap();

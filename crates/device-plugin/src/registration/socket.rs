@@ -246,10 +246,7 @@ mod tests {
     #[tokio::test]
     async fn an_error_names_the_path() {
         let error = PluginSocket::make(Path::new("/no/such/folder/a.sock")).unwrap_err();
-        assert!(
-            error.to_string().starts_with("listen on /no/such/folder/a.sock: "),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("listen on /no/such/"), "{error}");
         assert!(!error.needs_new_process());
     }
 }

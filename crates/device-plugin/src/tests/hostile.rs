@@ -12,17 +12,7 @@ use tokio::net::UnixStream;
 
 use super::bus::Daemon;
 use super::kubelet::Kubelet;
-use super::{Node, healthy, one};
-
-/// A node whose plugin is registered.
-async fn registered() -> (Node, Daemon, Kubelet) {
-    let mut node = Node::new();
-    let daemon = Daemon::start(&node.bus, "").await;
-    let mut kubelet = Kubelet::start(&node.path("plugins"));
-    node.start_plugin(|_| {});
-    kubelet.list(|list| healthy(list) == 2).await;
-    (node, daemon, kubelet)
-}
+use super::{healthy, one, registered};
 
 /// kubelet is served as before.
 async fn kubelet_is_served(daemon: &Daemon, kubelet: &mut Kubelet) {
@@ -36,7 +26,7 @@ async fn kubelet_is_served(daemon: &Daemon, kubelet: &mut Kubelet) {
 
 #[tokio::test]
 async fn what_is_not_http2_ends_that_connection_only() {
-    let (node, daemon, mut kubelet) = registered().await;
+    let (node, daemon, mut kubelet) = registered(|_| {}, 2).await;
     for bytes in [
         &b"GET / HTTP/1.1\r\n\r\n"[..],
         b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
@@ -54,7 +44,7 @@ async fn what_is_not_http2_ends_that_connection_only() {
 
 #[tokio::test]
 async fn wrong_calls_are_answered_with_errors() {
-    let (node, daemon, mut kubelet) = registered().await;
+    let (node, daemon, mut kubelet) = registered(|_| {}, 2).await;
     let mut client = Channel::connect(&node.plugin_socket()).await.unwrap().plugin();
     let unimplemented = client
         .get_preferred_allocation(PreferredAllocationRequest::default())
@@ -91,7 +81,7 @@ async fn wrong_calls_are_answered_with_errors() {
 /// These clients are of the same process as the kubelet here, so the plugin takes them for kubelet's: `connections.rs` tests which connection is closed.
 #[tokio::test]
 async fn many_streams_that_nobody_reads_neither_delay_kubelets_nor_end_it() {
-    let (node, daemon, mut kubelet) = registered().await;
+    let (node, daemon, mut kubelet) = registered(|_| {}, 2).await;
     let mut open = Vec::new();
     for _ in 0..5 {
         let mut client = Channel::connect(&node.plugin_socket()).await.unwrap().plugin();
@@ -109,7 +99,7 @@ async fn many_streams_that_nobody_reads_neither_delay_kubelets_nor_end_it() {
 
 #[tokio::test]
 async fn connections_beyond_the_limit_end_the_oldest() {
-    let (node, daemon, mut kubelet) = registered().await;
+    let (node, daemon, mut kubelet) = registered(|_| {}, 2).await;
     let silent = UnixStream::connect(node.plugin_socket()).await.unwrap();
     let mut later = Vec::new();
     for _ in 0..6 {

@@ -90,6 +90,16 @@ impl Node {
     }
 }
 
+/// A node whose plugin is registered, with so many healthy devices.
+async fn registered(change: impl FnOnce(&mut DevicePluginSettings), devices: usize) -> (Node, Daemon, Kubelet) {
+    let mut node = Node::new();
+    let daemon = Daemon::start(&node.bus, "").await;
+    let mut kubelet = Kubelet::start(&node.path("plugins"));
+    node.start_plugin(change);
+    kubelet.list(|list| healthy(list) == devices).await;
+    (node, daemon, kubelet)
+}
+
 fn healthy(list: &ListAndWatchResponse) -> usize {
     list.devices.iter().filter(|device| device.health == HEALTHY).count()
 }
@@ -132,24 +142,15 @@ async fn devices_are_healthy_exactly_while_the_daemon_admits_vms() {
         container.envs["STELIA_RUNNER"],
         node.path("runner").display().to_string()
     );
-    assert_eq!(
-        container
-            .devices
-            .iter()
-            .map(|device| device.host_path.as_str())
-            .collect::<Vec<_>>(),
-        ["/dev/null"]
-    );
+    let devices: Vec<&str> = container.devices.iter().map(|one| one.host_path.as_str()).collect();
+    assert_eq!(devices, ["/dev/null"]);
     assert_eq!(container.mounts.len(), 2);
 
     daemon.set_problem("systemd (PID 1) does not answer").await;
     kubelet.list(|list| healthy(list) == 0).await;
     let refused = kubelet.plugin().allocate(one("vm-0")).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
-    assert_eq!(
-        refused.message(),
-        "steliad admits no VM at present: systemd (PID 1) does not answer"
-    );
+    assert!(refused.message().ends_with("systemd (PID 1) does not answer"));
     // Another reason sends no list.
     daemon.set_problem("kubelet's shared pool is empty").await;
     daemon.set_problem("").await;
@@ -164,39 +165,25 @@ async fn devices_are_healthy_exactly_while_the_daemon_admits_vms() {
         .expect("unhealthy within 5 s");
     assert_eq!(list.devices.len(), 2);
     let refused = kubelet.plugin().allocate(one("vm-0")).await.unwrap_err();
-    assert_eq!(
-        refused.message(),
-        "steliad admits no VM at present: steliad does not run"
-    );
+    assert!(refused.message().ends_with("steliad does not run"));
     let _daemon = Daemon::start(&node.bus, "").await;
     kubelet.list(|list| healthy(list) == 2).await;
 }
 
 #[tokio::test]
 async fn a_daemon_that_hangs_admits_no_vm() {
-    let mut node = Node::new();
-    let daemon = Daemon::start(&node.bus, "").await;
-    let mut kubelet = Kubelet::start(&node.path("plugins"));
-    node.start_plugin(|_| {});
-    kubelet.list(|list| healthy(list) == 2).await;
+    let (_node, daemon, mut kubelet) = registered(|_| {}, 2).await;
     daemon.hang(true);
     kubelet.list(|list| healthy(list) == 0).await;
     let refused = kubelet.plugin().allocate(one("vm-0")).await.unwrap_err();
-    assert!(
-        refused.message().contains("steliad did not answer within"),
-        "{refused:?}"
-    );
+    assert!(refused.message().contains("did not answer"), "{refused:?}");
     daemon.hang(false);
     kubelet.list(|list| healthy(list) == 2).await;
 }
 
 #[tokio::test]
 async fn a_daemon_that_is_restarted_changes_nothing_and_allocate_waits_for_it() {
-    let mut node = Node::new();
-    let daemon = Daemon::start(&node.bus, "").await;
-    let mut kubelet = Kubelet::start(&node.path("plugins"));
-    node.start_plugin(|_| {});
-    kubelet.list(|list| healthy(list) == 2).await;
+    let (node, daemon, mut kubelet) = registered(|_| {}, 2).await;
     daemon.stop().await;
     // The bus tells the plugin meanwhile.
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -212,11 +199,7 @@ async fn a_daemon_that_is_restarted_changes_nothing_and_allocate_waits_for_it() 
 
 #[tokio::test]
 async fn without_the_setting_there_are_as_many_devices_as_the_node_has_room_for() {
-    let mut node = Node::new();
-    let daemon = Daemon::start(&node.bus, "").await;
-    let mut kubelet = Kubelet::start(&node.path("plugins"));
-    node.start_plugin(|settings| settings.vms = None);
-    kubelet.list(|list| healthy(list) == 3).await;
+    let (_node, daemon, mut kubelet) = registered(|settings| settings.vms = None, 3).await;
     daemon.set_capacity(2).await;
     kubelet.list(|list| healthy(list) == 2).await;
     // kubelet ended, so that its configuration is not known.
@@ -240,14 +223,11 @@ async fn kubelet_gets_no_list_while_the_number_is_not_known() {
 
 #[tokio::test]
 async fn the_cdi_name_is_given_with_the_file_that_explains_it() {
-    let mut node = Node::new();
-    let _daemon = Daemon::start(&node.bus, "").await;
-    let mut kubelet = Kubelet::start(&node.path("plugins"));
-    node.start_plugin(|settings| settings.cdi = true);
-    kubelet.list(|list| healthy(list) == 2).await;
+    let (node, _daemon, mut kubelet) = registered(|settings| settings.cdi = true, 2).await;
     let given = kubelet.plugin().allocate(one("vm-0")).await.unwrap();
-    let name = &given.get_ref().container_responses[0].cdi_devices[0].name;
-    assert_eq!(name, "stelia.io/vm=devices");
+    let container = &given.get_ref().container_responses[0];
+    assert_eq!(container.cdi_devices[0].name, "stelia.io/vm=devices");
+    assert_eq!((container.devices.len(), container.mounts.len()), (1, 2));
     let file = fs::read_to_string(node.path("cdi/stelia.io-vm.json")).unwrap();
     assert!(file.contains("/dev/null") && !file.contains("no-such-device"), "{file}");
 }
@@ -275,10 +255,7 @@ async fn without_a_file_that_vms_need_no_device_is_healthy_and_the_pods_event_sh
     kubelet.list(|list| healthy(list) == 2).await;
     fs::remove_file(node.path("runner")).unwrap();
     let refused = kubelet.plugin().allocate(one("vm-0")).await.unwrap_err();
-    let runner = node.path("runner");
-    assert_eq!(
-        refused.message(),
-        format!("a VM cannot start on this node: {} does not exist", runner.display())
-    );
+    let missing = format!("{} does not exist", node.path("runner").display());
+    assert!(refused.message().ends_with(&missing), "{refused:?}");
     kubelet.list(|list| healthy(list) == 0).await;
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::bus::Daemon;
 use super::kubelet::Kubelet;
-use super::{Node, healthy, one};
+use super::{Node, healthy, one, registered};
 
 #[tokio::test]
 async fn the_plugin_registers_again_with_every_kubelet() {
@@ -84,11 +84,7 @@ async fn sockets_that_an_ended_plugin_left_are_removed_and_other_files_stay() {
 
 #[tokio::test]
 async fn the_socket_is_removed_when_the_plugin_ends() {
-    let mut node = Node::new();
-    let _daemon = Daemon::start(&node.bus, "").await;
-    let mut kubelet = Kubelet::start(&node.path("plugins"));
-    node.start_plugin(|_| {});
-    kubelet.list(|list| healthy(list) == 2).await;
+    let (mut node, _daemon, mut kubelet) = registered(|_| {}, 2).await;
     node.stop_plugin().await;
     assert!(node.plugin_sockets().is_empty());
     node.start_plugin(|settings| settings.vms = Some(1));
@@ -97,11 +93,7 @@ async fn the_socket_is_removed_when_the_plugin_ends() {
 
 #[tokio::test]
 async fn without_the_bus_no_vm_is_admitted_and_what_was_known_before_is_not_believed() {
-    let mut node = Node::new();
-    let daemon = Daemon::start(&node.bus, "").await;
-    let mut kubelet = Kubelet::start(&node.path("plugins"));
-    node.start_plugin(|_| {});
-    kubelet.list(|list| healthy(list) == 2).await;
+    let (mut node, daemon, mut kubelet) = registered(|_| {}, 2).await;
     node.bus.stop();
     let unhealthy = kubelet.list(|list| healthy(list) == 0);
     tokio::time::timeout(Duration::from_secs(5), unhealthy)

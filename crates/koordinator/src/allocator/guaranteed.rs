@@ -111,7 +111,7 @@ mod tests {
         assert!(guaranteed(&absent, &left).in_words().contains("CPUs 4-5"));
         let kubelets = Guaranteed::Kubelet(left).in_words();
         assert!(
-            kubelets.contains("(now 4-5)") && kubelets.contains("only while"),
+            kubelets.contains("(now 4-5)") && kubelets.contains("only"),
             "{kubelets}"
         );
     }

@@ -203,7 +203,7 @@ fn reserved_memory_has_to_come_to_what_is_reserved(#[case] keys: &str, #[case] r
 fn nothing_reserved_at_all_is_no_reservation() {
     let found = wrong("memoryManagerPolicy: Static\nevictionHard: {}\n");
     assert!(
-        found.len() == 1 && found[0].contains("you should specify the system reserved memory"),
+        found.len() == 1 && found[0].contains("system reserved memory"),
         "{found:?}"
     );
 }
@@ -223,10 +223,7 @@ fn a_gate_that_is_like_no_other_may_be_another_versions() {
     let gates = unknown_gates(&config(
         "featureGates: {CPUManager: true, PodLevelResources: true, CPUManagerPolicyBetaOption: true}\n",
     ));
-    assert!(
-        gates.len() == 1 && gates[0].contains("no gate CPUManager and"),
-        "{gates:?}"
-    );
+    assert!(gates.len() == 1 && gates[0].contains("no gate CPUManager"), "{gates:?}");
 }
 
 #[test]

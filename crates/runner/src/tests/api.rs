@@ -29,6 +29,13 @@ fn bench(daemon: Behaviour, how: &str, args: &str, options: &[&str]) -> Bench {
     Bench::started("run", &options, &command, &setup)
 }
 
+/// A VMM whose guest runs.
+async fn running(how: &str) -> Bench {
+    let bench = bench(Behaviour::default(), how, "", &[]);
+    bench.logged("guest running").await;
+    bench
+}
+
 /// What the fake was sent, without queries. The first requests to pause may come before it has booted.
 fn orders(bench: &Bench) -> Vec<String> {
     bench.read("commands").lines().map(ToOwned::to_owned).collect()
@@ -90,8 +97,7 @@ async fn a_guest_is_paused_attached_resumed_and_powered_down(
     assert_eq!(state.readiness(), Ok("isolated".into()));
     assert_eq!(state.vcpus.len(), 2);
     // When the pod is terminated, then the guest is asked to end
-    bench.signal(Signal::TERM);
-    assert_eq!(bench.exit_code().await, 7);
+    assert_eq!(bench.terminated().await, 7);
     assert_eq!(orders(&bench)[2..], [power_button(how)]);
     assert_eq!(bench.calls.names().last().unwrap(), "Deregister ''");
 }
@@ -188,12 +194,8 @@ async fn a_guest_that_was_shut_down_is_not_ready_until_it_is_booted_again(#[case
 
 #[tokio::test]
 async fn one_that_is_shut_down_before_its_release_is_held_again_when_it_boots() {
-    let behaviour = Behaviour {
-        failing_attaches: 1,
-        ..Behaviour::default()
-    };
     let how = "cloud-hypervisor";
-    let bench = bench(behaviour, how, "", &[]);
+    let bench = bench(Behaviour::failing(1), how, "", &[]);
     bench.logged("the guest stays paused").await;
     bench.write("shutdown", "");
     bench.state(|state| state.guest == "shutdown").await;
@@ -207,8 +209,7 @@ async fn one_that_is_shut_down_before_its_release_is_held_again_when_it_boots() 
 #[case("firecracker restored")]
 #[tokio::test]
 async fn a_restored_guest_did_not_run_and_is_resumed(#[case] how: &str) {
-    let bench = bench(Behaviour::default(), how, "", &[]);
-    bench.logged("guest running").await;
+    let bench = running(how).await;
     let state = bench.state(|state| state.guest == "running").await;
     assert_eq!((state.paused_start, state.window), (true, None));
 }
@@ -218,8 +219,7 @@ async fn a_restored_guest_did_not_run_and_is_resumed(#[case] how: &str) {
 #[case("firecracker half")]
 #[tokio::test]
 async fn half_an_answer_to_the_pause_hides_no_window(#[case] how: &str) {
-    let bench = bench(Behaviour::default(), how, "", &[]);
-    bench.logged("guest running").await;
+    let bench = running(how).await;
     let state = bench.state(|state| state.guest == "running").await;
     assert!(!state.paused_start && state.window.is_some(), "{state:?}");
 }
@@ -242,11 +242,7 @@ async fn one_that_cannot_be_paused_is_attached_while_it_runs(#[case] how: &str) 
 #[case("firecracker", 128 + 15)]
 #[tokio::test]
 async fn without_isolation_it_stays_paused_and_is_told_to_quit(#[case] how: &str, #[case] code: i32) {
-    let behaviour = Behaviour {
-        failing_attaches: 99,
-        ..Behaviour::default()
-    };
-    let mut bench = bench(behaviour, how, "", &[]);
+    let mut bench = bench(Behaviour::failing(99), how, "", &[]);
     bench.logged("the guest stays paused").await;
     assert_eq!(orders(&bench), [pause(how)]);
     bench.signal(Signal::TERM);
@@ -257,22 +253,16 @@ async fn without_isolation_it_stays_paused_and_is_told_to_quit(#[case] how: &str
 
 #[tokio::test]
 async fn a_deaf_one_is_killed() {
-    let mut bench = bench(Behaviour::default(), "cloud-hypervisor deaf", "", &[]);
-    bench.logged("guest running").await;
-    bench.signal(Signal::TERM);
-    assert_eq!(bench.exit_code().await, 137);
+    let mut bench = running("cloud-hypervisor deaf").await;
+    assert_eq!(bench.terminated().await, 137);
     let log = bench.read("log");
-    assert!(
-        log.contains("Cloud Hypervisor did not quit within 3 s: killing it"),
-        "{log}"
-    );
+    assert!(log.contains("did not quit within 3 s: killing it"), "{log}");
     assert_eq!(orders(&bench).last().unwrap(), "PUT /api/v1/vmm.shutdown");
 }
 
 #[tokio::test]
 async fn after_a_reboot_the_new_threads_are_attached() {
-    let bench = bench(Behaviour::default(), "cloud-hypervisor", "", &[]);
-    bench.logged("guest running").await;
+    let bench = running("cloud-hypervisor").await;
     let first = bench.calls.names()[1].clone();
     bench.write("reboot", "");
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -350,8 +340,7 @@ async fn a_vmm_has_its_descriptors_and_a_helper_has_not() {
         sleep(Duration::from_millis(20)).await;
     }
     assert!(!bench.read("helper").contains(&disk), "{}", bench.read("helper"));
-    bench.signal(Signal::TERM);
-    assert_eq!(bench.exit_code().await, 7);
+    assert_eq!(bench.terminated().await, 7);
 }
 
 #[tokio::test]

@@ -39,8 +39,7 @@ async fn an_ls_instance_is_whole_on_the_shared_pool() {
     bench.calls.tell.notify_one();
     let state = bench.state(|state| state.isolation == Isolation::Shared).await;
     assert!(state.readiness().is_ok());
-    bench.signal(Signal::TERM);
-    assert_eq!(bench.exit_code().await, 7);
+    assert_eq!(bench.terminated().await, 7);
     assert_eq!(bench.orders(), "cont system_powerdown");
 }
 
@@ -54,12 +53,19 @@ async fn the_class_is_the_daemons_word_and_need_not_be_asked_for() {
 
 #[tokio::test]
 async fn a_class_with_cpus_of_its_own_does_not_run_without_them() {
-    let bench = Bench::new(Some(of_class("LSE", "waiting")), "", "");
-    bench.logged("State is \"waiting\"").await;
-    bench.logged("the guest stays paused").await;
-    let state = bench.state(|state| !state.reason.is_empty()).await;
-    assert!(state.readiness().is_err());
-    assert_eq!(bench.orders(), "");
+    for qos in [Some("LSE"), None] {
+        let behaviour = Behaviour {
+            qos,
+            state: "waiting",
+            ..Behaviour::default()
+        };
+        let bench = Bench::new(Some(behaviour), "", "");
+        bench.logged("State is \"waiting\"").await;
+        bench.logged("the guest stays paused").await;
+        let state = bench.state(|state| !state.reason.is_empty()).await;
+        assert!(state.readiness().is_err());
+        assert_eq!(bench.orders(), "");
+    }
 }
 
 #[tokio::test]

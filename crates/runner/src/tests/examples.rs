@@ -84,8 +84,7 @@ async fn the_guest_runs_once_its_vcpus_are_isolated_and_powers_down_on_sigterm(
     assert!(given.starts_with("-S -qmp unix:"), "{given}");
     let (anchor, qemu) = (bench.calls.pid("anchor"), bench.calls.pid("qemu"));
     assert!(alive(anchor) && alive(qemu) && anchor != qemu);
-    bench.signal(Signal::TERM);
-    assert_eq!(bench.exit_code().await, 7);
+    assert_eq!(bench.terminated().await, 7);
     assert_eq!(bench.orders(), "cont system_powerdown");
 }
 
@@ -129,8 +128,7 @@ async fn the_guest_runs_once_what_the_page_repeats_has_succeeded(
     bench.logged("guest running, isolated").await;
     assert_eq!(bench.calls.names(), asked, "{}", bench.read("log"));
     assert_eq!(bench.orders(), "cont");
-    bench.signal(Signal::TERM);
-    assert_eq!(bench.exit_code().await, 7);
+    assert_eq!(bench.terminated().await, 7);
 }
 
 #[rstest]
@@ -152,7 +150,6 @@ async fn sigterm_ends_the_runner_while_it_waits_for_the_daemon(
 ) {
     let mut bench = bench_of(language, None, QEMU);
     bench.logged("repeated after").await;
-    bench.signal(Signal::TERM);
-    assert_eq!(bench.exit_code().await, 143, "{}", bench.read("log"));
+    assert_eq!(bench.terminated().await, 143, "{}", bench.read("log"));
     assert!(!bench.dir.path().join("commands").exists());
 }

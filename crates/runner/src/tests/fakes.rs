@@ -45,6 +45,16 @@ impl Default for Behaviour {
     }
 }
 
+impl Behaviour {
+    /// So many AttachVcpus fail first.
+    pub fn failing(failing_attaches: usize) -> Behaviour {
+        Behaviour {
+            failing_attaches,
+            ..Behaviour::default()
+        }
+    }
+}
+
 /// What the daemon was asked, and the processes that were passed to it.
 #[derive(Debug, Clone, Default)]
 pub struct Calls {

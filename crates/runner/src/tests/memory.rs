@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::fakes::Behaviour;
-use super::{Bench, Setup};
+use super::Bench;
 use crate::resize::ResizeOutcome;
 
 const MIB: u64 = 1 << 20;
@@ -15,14 +14,10 @@ const YES: [&str; 2] = ["--resize-memory", "yes"];
 const VIRTIO_MEM: &str = r#"[{"type":"virtio-mem","data":{"id":"vm0","memdev":"/objects/m","memaddr":4294967296,"node":0,
     "block-size":2097152,"requested-size":268435456,"size":268435456,"max-size":1073741824}}]"#;
 
-fn bench(options: &[&str], files: &[(&str, &str)]) -> Bench {
-    let bench = Bench::of(Setup {
-        daemon: Some(Behaviour::default()),
-        options,
-        files,
-        ..Setup::default()
-    });
+async fn running(options: &[&str], files: &[(&str, &str)]) -> Bench {
+    let bench = Bench::with(options, files);
     *bench.calls.memory_limit.lock().unwrap() = Some(2048 * MIB);
+    bench.logged("guest running").await;
     bench
 }
 
@@ -53,8 +48,7 @@ impl Bench {
 
 #[tokio::test]
 async fn virtio_mem_follows_the_limit_up_and_down() {
-    let bench = bench(&YES, &[("memory-devices", VIRTIO_MEM)]);
-    bench.logged("guest running").await;
+    let bench = running(&YES, &[("memory-devices", VIRTIO_MEM)]).await;
     bench.limit(2048 + 512);
     bench.has_memory(1280, 1792, ResizeOutcome::Done).await;
     bench.limit(2048 - 100);
@@ -80,8 +74,7 @@ async fn virtio_mem_follows_the_limit_up_and_down() {
 
 #[tokio::test]
 async fn a_balloon_takes_memory_and_gives_it_back() {
-    let bench = bench(&YES, &[("balloon", "1073741824")]);
-    bench.logged("guest running").await;
+    let bench = running(&YES, &[("balloon", "1073741824")]).await;
     bench.limit(2048 - 300);
     bench.has_memory(1024, 724, ResizeOutcome::Done).await;
     bench.limit(2048);
@@ -93,8 +86,7 @@ async fn a_balloon_takes_memory_and_gives_it_back() {
 
 #[tokio::test]
 async fn without_a_device_the_refusal_names_what_is_missing() {
-    let bench = bench(&YES, &[]);
-    bench.logged("guest running").await;
+    let bench = running(&YES, &[]).await;
     bench
         .logged("--resize-memory=yes has no effect: QEMU has neither virtio-mem (with an id) nor a balloon")
         .await;
@@ -108,8 +100,7 @@ async fn without_a_device_the_refusal_names_what_is_missing() {
 
 #[tokio::test]
 async fn without_the_option_nobody_is_asked() {
-    let bench = bench(&[], &[("memory-devices", VIRTIO_MEM), ("slots", "3")]);
-    bench.logged("guest running").await;
+    let bench = running(&[], &[("memory-devices", VIRTIO_MEM), ("slots", "3")]).await;
     bench.limit(4096);
     // What came with the same signal was seen.
     *bench.calls.cpus.lock().unwrap() = "2-4".into();
@@ -123,8 +114,7 @@ async fn without_the_option_nobody_is_asked() {
 
 #[tokio::test]
 async fn what_qemu_refuses_is_not_requested_again() {
-    let bench = bench(&YES, &[("memory-devices", VIRTIO_MEM), ("refuses", "qom-set")]);
-    bench.logged("guest running").await;
+    let bench = running(&YES, &[("memory-devices", VIRTIO_MEM), ("refuses", "qom-set")]).await;
     bench.limit(3072);
     bench.has_memory(1280, 2048, ResizeOutcome::Impossible).await;
     sleep(Duration::from_millis(2500)).await;
@@ -133,8 +123,7 @@ async fn what_qemu_refuses_is_not_requested_again() {
 
 #[tokio::test]
 async fn a_guest_is_asked_once_and_may_take_its_time() {
-    let bench = bench(&YES, &[("memory-devices", VIRTIO_MEM), ("keeps-memory", "")]);
-    bench.logged("guest running").await;
+    let bench = running(&YES, &[("memory-devices", VIRTIO_MEM), ("keeps-memory", "")]).await;
     bench.limit(1948);
     bench.has_memory(1280, 1180, ResizeOutcome::Requested).await;
     sleep(Duration::from_millis(2500)).await;
@@ -148,8 +137,7 @@ async fn a_guest_is_asked_once_and_may_take_its_time() {
 
 #[tokio::test]
 async fn a_paused_guest_is_asked_when_it_runs() {
-    let bench = bench(&YES, &[("balloon", "1073741824")]);
-    bench.logged("guest running").await;
+    let bench = running(&YES, &[("balloon", "1073741824")]).await;
     bench.write("run-state", "paused");
     bench.write("event", "STOP");
     bench.state(|state| state.guest == "paused").await;
@@ -163,8 +151,7 @@ async fn a_paused_guest_is_asked_when_it_runs() {
 #[tokio::test]
 async fn memory_is_given_up_as_soon_as_it_is_announced_and_grows_when_the_limit_does() {
     let options = [&YES[..], &["--memory-limit", "DIR/limit"]].concat();
-    let bench = bench(&options, &[("balloon", "1073741824"), ("limit", "2147483648")]);
-    bench.logged("guest running").await;
+    let bench = running(&options, &[("balloon", "1073741824"), ("limit", "2147483648")]).await;
     bench.write("limit", "2042626048\n");
     bench.has_memory(1024, 924, ResizeOutcome::Done).await;
     // kubelet lowers the limit when the VM uses less.

@@ -113,6 +113,23 @@ impl Bench {
         Bench::started("run", &options, &command, &setup)
     }
 
+    /// A runner whose guest runs.
+    async fn running(qemu: &str) -> Bench {
+        let bench = Bench::new(Some(Behaviour::default()), qemu, "");
+        bench.logged("guest running").await;
+        bench
+    }
+
+    /// A runner with these options beside these files.
+    fn with(options: &[&str], files: &[(&str, &str)]) -> Bench {
+        Bench::of(Setup {
+            daemon: Some(Behaviour::default()),
+            options,
+            files,
+            ..Setup::default()
+        })
+    }
+
     fn started(subcommand: &str, options: &[&str], command: &[&str], setup: &Setup<'_>) -> Bench {
         Bench::started_in(tempfile::tempdir().unwrap(), subcommand, options, command, setup)
     }
@@ -132,8 +149,7 @@ impl Bench {
 
     /// Starts another runner of the same kind in the same directory, after the end of the first.
     fn restart(&mut self, subcommand: &str, options: &[&str]) {
-        let setup = Setup::default();
-        self.runner = spawn(self.dir.path(), subcommand, options, &[], &setup);
+        self.runner = spawn(self.dir.path(), subcommand, options, &[], &Setup::default());
     }
 
     /// Put a file where QEMU or a helper looks for it.
@@ -176,6 +192,12 @@ impl Bench {
             assert!(Instant::now() < deadline, "never logged {text:?}: {}", self.read("log"));
             sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// The pod is terminated. Returns the exit code.
+    async fn terminated(&mut self) -> i32 {
+        self.signal(Signal::TERM);
+        self.exit_code().await
     }
 
     fn signal(&self, signal: Signal) {

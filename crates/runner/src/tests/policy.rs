@@ -5,19 +5,16 @@ use crate::state::Isolation;
 
 #[tokio::test]
 async fn where_isolation_is_required_the_guest_stays_paused_and_is_not_ready() {
-    let bench = Bench::of(Setup {
-        daemon: Some(Behaviour {
-            failing_attaches: 99,
-            ..Behaviour::default()
-        }),
-        ..Setup::default()
-    });
+    let mut bench = Bench::new(Some(Behaviour::failing(99)), "", "");
     bench.logged("the guest stays paused").await;
     let state = bench.state(|state| !state.reason.is_empty()).await;
     let not_ready = state.readiness().unwrap_err();
     assert!(not_ready.contains("CPU 2 is taken"), "{not_ready}");
     assert!(state.liveness().is_ok());
     assert_eq!(bench.orders(), "");
+    // A guest that never ran is not waited for.
+    assert_eq!(bench.terminated().await, 3);
+    assert_eq!(bench.orders(), "quit");
 }
 
 #[tokio::test]
@@ -42,8 +39,7 @@ async fn where_it_is_not_the_guest_runs_degraded_and_is_isolated_when_the_daemon
     let state = bench.state(|state| state.isolation.is_as_promised()).await;
     assert_eq!(state.readiness(), Ok("isolated".into()));
     assert_eq!(bench.orders(), "cont");
-    bench.signal(Signal::TERM);
-    assert_eq!(bench.exit_code().await, 7);
+    assert_eq!(bench.terminated().await, 7);
     assert_eq!(bench.calls.names().len(), 3);
 }
 
@@ -64,13 +60,9 @@ async fn a_refused_guest_may_run_degraded_too() {
 
 #[tokio::test]
 async fn a_daemon_that_comes_back_is_told_nothing_it_knows() {
-    let bench = Bench::new(Some(Behaviour::default()), "", "");
-    bench.logged("guest running").await;
-    let threads = || {
-        std::fs::read_dir(format!("/proc/{}/task", bench.runner.id()))
-            .unwrap()
-            .count()
-    };
+    let mut bench = Bench::running("").await;
+    let tasks = format!("/proc/{}/task", bench.runner.id());
+    let threads = || std::fs::read_dir(&tasks).unwrap().count();
     let before = threads();
     bench.calls.hang_up.notify_one();
     let away = bench.state(|state| !state.daemon).await;
@@ -82,19 +74,17 @@ async fn a_daemon_that_comes_back_is_told_nothing_it_knows() {
     assert_eq!(bench.orders(), "cont");
     let calls = bench.calls.names();
     assert_eq!(calls.iter().filter(|call| call.starts_with("AttachVcpus")).count(), 1);
+    assert_eq!(bench.terminated().await, 7);
+    assert_eq!(bench.calls.names().last().unwrap(), "Deregister ''");
 }
 
 #[tokio::test]
 async fn an_evicted_guest_runs_on_and_is_not_ready_until_it_is_isolated_again() {
-    let bench = Bench::new(Some(Behaviour::default()), "", "");
-    bench.logged("guest running").await;
+    let bench = Bench::running("").await;
     *bench.calls.state.lock().unwrap() = Some("waiting".into());
     bench.calls.tell.notify_one();
     let state = bench.state(|state| state.isolation == Isolation::Waiting).await;
-    assert_eq!(
-        state.readiness(),
-        Err("not isolated: CPU 2 was given to another pod".into())
-    );
+    assert!(state.readiness().unwrap_err().contains("CPU 2 was given"));
     *bench.calls.state.lock().unwrap() = Some("isolated".into());
     bench.calls.tell.notify_one();
     let state = bench.state(|state| state.isolation.is_as_promised()).await;
@@ -104,8 +94,7 @@ async fn an_evicted_guest_runs_on_and_is_not_ready_until_it_is_isolated_again() 
 
 #[tokio::test]
 async fn an_instance_that_an_administrator_deregistered_is_not_registered_anew() {
-    let mut bench = Bench::new(Some(Behaviour::default()), "", "");
-    bench.logged("guest running").await;
+    let mut bench = Bench::running("").await;
     *bench.calls.state.lock().unwrap() = Some(String::new());
     bench.calls.tell.notify_one();
     let state = bench.state(|state| state.isolation == Isolation::Deregistered).await;
@@ -116,8 +105,7 @@ async fn an_instance_that_an_administrator_deregistered_is_not_registered_anew()
     bench.logged("QEMU: RESET").await;
     sleep(Duration::from_millis(500)).await;
     assert_eq!(bench.calls.names().len(), 2);
-    bench.signal(Signal::TERM);
-    assert_eq!(bench.exit_code().await, 7);
+    assert_eq!(bench.terminated().await, 7);
 }
 
 #[tokio::test]

@@ -18,17 +18,11 @@ use crate::pause_mark::PauseMark;
 use crate::resize::ResizeOutcome;
 use crate::state::Isolation;
 
-fn bench(files: &[(&str, &str)]) -> Bench {
-    with(files, &[])
-}
-
-fn with(files: &[(&str, &str)], options: &[&str]) -> Bench {
-    Bench::of(Setup {
-        daemon: Some(Behaviour::default()),
-        options,
-        files,
-        ..Setup::default()
-    })
+/// A runner whose guest runs, beside these files.
+async fn running(files: &[(&str, &str)]) -> Bench {
+    let bench = Bench::with(&[], files);
+    bench.logged("guest running").await;
+    bench
 }
 
 fn plug(core: u32) -> String {
@@ -44,6 +38,13 @@ impl Bench {
     async fn give(&self, cpus: &str) {
         *self.calls.cpus.lock().unwrap() = cpus.into();
         self.calls.tell.notify_one();
+    }
+
+    /// The daemon gives CPUs, and takes its time when the new vCPUs are handed over.
+    async fn holds(&self, cpus: &str, vcpu: &str) {
+        self.calls.hangs.store(true, Ordering::Relaxed);
+        self.give(cpus).await;
+        self.is_attached(vcpu).await;
     }
 
     /// The daemon says that the VM is about to lose CPUs: how many there are, and how many there will be.
@@ -85,13 +86,9 @@ impl Bench {
 
 #[tokio::test]
 async fn new_vcpus_are_attached_while_the_guest_is_paused() {
-    let mut bench = bench(&[("slots", "4")]);
-    bench.logged("guest running").await;
-    // Given a daemon that takes its time
-    bench.calls.hangs.store(true, Ordering::Relaxed);
-    // When the instance gets CPUs
-    bench.give("2-5").await;
-    bench.is_attached(" 3:7003:").await;
+    let mut bench = running(&[("slots", "4")]).await;
+    // When the instance gets CPUs, and the daemon takes its time
+    bench.holds("2-5", " 3:7003:").await;
     // Then the guest is paused as long as its new vCPUs are not attached
     bench.state(|state| state.guest == "paused").await;
     let grown = ["cont", "stop", &plug(2), &plug(3)];
@@ -111,18 +108,14 @@ async fn new_vcpus_are_attached_while_the_guest_is_paused() {
         [&grown[..], &[&unplug(3), &unplug(2)]].concat().join(" ")
     );
     bench.is_attached(" 1:7001:core-id=1").await;
-    bench.signal(Signal::TERM);
-    assert_eq!(bench.exit_code().await, 7);
+    assert_eq!(bench.terminated().await, 7);
 }
 
 #[tokio::test]
 async fn a_daemon_that_restarts_meanwhile_pins_new_vcpus_before_they_run() {
-    let bench = bench(&[("slots", "4")]);
-    bench.logged("guest running").await;
+    let bench = running(&[("slots", "4")]).await;
     // Given a daemon that is killed when new vCPUs are handed over
-    bench.calls.hangs.store(true, Ordering::Relaxed);
-    bench.give("2-5").await;
-    bench.is_attached(" 3:7003:").await;
+    bench.holds("2-5", " 3:7003:").await;
     bench.calls.hang_up.notify_one();
     bench.is_attached("hung up").await;
     bench.calls.hangs.store(false, Ordering::Relaxed);
@@ -139,8 +132,7 @@ async fn a_daemon_that_restarts_meanwhile_pins_new_vcpus_before_they_run() {
 
 #[tokio::test]
 async fn a_vm_without_slots_keeps_its_vcpus_says_why_and_is_not_paused() {
-    let bench = bench(&[("slots", "2")]);
-    bench.logged("guest running").await;
+    let bench = running(&[("slots", "2")]).await;
     bench.give("2-5").await;
     bench.resized(4, ResizeOutcome::Impossible).await;
     bench.logged("no free slot").await;
@@ -150,8 +142,7 @@ async fn a_vm_without_slots_keeps_its_vcpus_says_why_and_is_not_paused() {
 /// As arm64's machine type `virt`: "The feature 'query-hotpluggable-cpus' is not enabled" (QEMU 7.2).
 #[tokio::test]
 async fn a_machine_type_that_plugs_no_vcpus_is_not_blamed_on_maxcpus() {
-    let bench = bench(&[("slots", "4"), ("refuses", "query-hotpluggable-cpus")]);
-    bench.logged("guest running").await;
+    let bench = running(&[("slots", "4"), ("refuses", "query-hotpluggable-cpus")]).await;
     bench.give("2-5").await;
     bench.resized(4, ResizeOutcome::Impossible).await;
     bench.logged("this machine type plugs no vCPUs").await;
@@ -160,8 +151,7 @@ async fn a_machine_type_that_plugs_no_vcpus_is_not_blamed_on_maxcpus() {
 
 #[tokio::test]
 async fn a_vm_with_too_few_slots_uses_those_that_it_has() {
-    let bench = bench(&[("slots", "3")]);
-    bench.logged("guest running").await;
+    let bench = running(&[("slots", "3")]).await;
     bench.give("2-5").await;
     bench.resized(4, ResizeOutcome::Impossible).await;
     bench.logged("the VM has 3 vCPUs now, 2 before").await;
@@ -171,8 +161,7 @@ async fn a_vm_with_too_few_slots_uses_those_that_it_has() {
 
 #[tokio::test]
 async fn a_machine_that_refuses_the_first_vcpu_leaves_the_guest_running() {
-    let bench = bench(&[("slots", "4"), ("refuses", "device_add")]);
-    bench.logged("guest running").await;
+    let bench = running(&[("slots", "4"), ("refuses", "device_add")]).await;
     bench.give("2-5").await;
     bench.resized(4, ResizeOutcome::Impossible).await;
     bench.ordered(&["cont", "stop", &plug(2), "cont"]).await;
@@ -181,8 +170,7 @@ async fn a_machine_that_refuses_the_first_vcpu_leaves_the_guest_running() {
 
 #[tokio::test]
 async fn what_was_plugged_before_a_refusal_is_attached() {
-    let bench = bench(&[("slots", "4"), ("refuses", "device_add\n1")]);
-    bench.logged("guest running").await;
+    let bench = running(&[("slots", "4"), ("refuses", "device_add\n1")]).await;
     bench.give("2-5").await;
     bench.resized(4, ResizeOutcome::Impossible).await;
     let tried = ["cont", "stop", &plug(2), &plug(3), "cont"];
@@ -193,16 +181,14 @@ async fn what_was_plugged_before_a_refusal_is_attached() {
 
 #[tokio::test]
 async fn a_vmm_that_dies_at_a_plug_ends_the_runner() {
-    let mut bench = bench(&[("slots", "4"), ("dies", "device_add")]);
-    bench.logged("guest running").await;
+    let mut bench = running(&[("slots", "4"), ("dies", "device_add")]).await;
     bench.give("2-5").await;
     assert_eq!(bench.exit_code().await, 9);
 }
 
 #[tokio::test]
 async fn a_guest_that_another_program_paused_stays_paused() {
-    let bench = bench(&[("slots", "4")]);
-    bench.logged("guest running").await;
+    let bench = running(&[("slots", "4")]).await;
     bench.write("run-state", "paused");
     bench.state(|state| state.guest == "paused").await;
     // It cannot give up a vCPU, and is not asked.
@@ -219,11 +205,8 @@ async fn a_guest_that_another_program_paused_stays_paused() {
 
 #[tokio::test]
 async fn a_guest_that_migrated_away_while_it_was_paused_is_not_continued() {
-    let bench = bench(&[("slots", "3")]);
-    bench.logged("guest running").await;
-    bench.calls.hangs.store(true, Ordering::Relaxed);
-    bench.give("2-4").await;
-    bench.is_attached(" 2:7002:").await;
+    let bench = running(&[("slots", "3")]).await;
+    bench.holds("2-4", " 2:7002:").await;
     assert!(PauseMark::exists(bench.dir.path()));
     bench.write("run-state", "postmigrate");
     bench.calls.hangs.store(false, Ordering::Relaxed);
@@ -239,11 +222,8 @@ async fn a_guest_that_migrated_away_while_it_was_paused_is_not_continued() {
 
 #[tokio::test]
 async fn a_guest_is_not_paused_for_long_however_long_the_daemon_takes() {
-    let bench = bench(&[("slots", "3")]);
-    bench.logged("guest running").await;
-    bench.calls.hangs.store(true, Ordering::Relaxed);
-    bench.give("2-4").await;
-    bench.is_attached(" 2:7002:").await;
+    let bench = running(&[("slots", "3")]).await;
+    bench.holds("2-4", " 2:7002:").await;
     let paused = Instant::now();
     bench.logged("they are attached while the guest runs").await;
     bench.ordered(&["cont", "stop", &plug(2), "cont"]).await;
@@ -265,9 +245,7 @@ async fn a_runner_that_finds_a_guest_paused_by_the_one_before_lets_it_run() {
     let path = dir.path().to_owned();
     let mut bench = attached(dir, &["--qmp", "DIR/qmp"]);
     bench.logged("attached to a guest that ran before").await;
-    bench.calls.hangs.store(true, Ordering::Relaxed);
-    bench.give("2-4").await;
-    bench.is_attached(" 2:7002:").await;
+    bench.holds("2-4", " 2:7002:").await;
     let anchor = Pid::from_raw(bench.calls.pid("anchor")).unwrap();
     bench.signal(Signal::KILL);
     bench.runner.wait().unwrap();
@@ -295,9 +273,7 @@ async fn a_runner_that_is_told_to_leave_lets_the_guest_run_before() {
     std::fs::write(dir.path().join("slots"), "4").unwrap();
     let mut bench = attached(dir, &["--qmp", "DIR/qmp"]);
     bench.logged("attached to a guest that ran before").await;
-    bench.calls.hangs.store(true, Ordering::Relaxed);
-    bench.give("2-4").await;
-    bench.is_attached(" 2:7002:").await;
+    bench.holds("2-4", " 2:7002:").await;
     bench.signal(Signal::TERM);
     bench.ordered(&["stop", &plug(2), "cont"]).await;
     bench.calls.hangs.store(false, Ordering::Relaxed);
@@ -309,13 +285,9 @@ async fn a_runner_that_is_told_to_leave_lets_the_guest_run_before() {
 
 #[tokio::test]
 async fn a_guest_that_is_paused_for_its_vcpus_powers_down() {
-    let mut bench = bench(&[("slots", "3")]);
-    bench.logged("guest running").await;
-    bench.calls.hangs.store(true, Ordering::Relaxed);
-    bench.give("2-4").await;
-    bench.is_attached(" 2:7002:").await;
-    bench.signal(Signal::TERM);
-    assert_eq!(bench.exit_code().await, 7);
+    let mut bench = running(&[("slots", "3")]).await;
+    bench.holds("2-4", " 2:7002:").await;
+    assert_eq!(bench.terminated().await, 7);
     assert_eq!(
         bench.orders(),
         ["cont", "stop", &plug(2), "cont", "system_powerdown"].join(" ")
@@ -324,8 +296,7 @@ async fn a_guest_that_is_paused_for_its_vcpus_powers_down() {
 
 #[tokio::test]
 async fn a_guest_that_refuses_is_asked_until_the_deadline_and_believed_when_it_answers_late() {
-    let bench = bench(&[("slots", "2"), ("keeps-vcpus", "")]);
-    bench.logged("guest running").await;
+    let bench = running(&[("slots", "2"), ("keeps-vcpus", "")]).await;
     bench.give("2").await;
     bench.resized(1, ResizeOutcome::Refused).await;
     let orders = bench.orders();
@@ -343,8 +314,7 @@ async fn a_guest_that_refuses_is_asked_until_the_deadline_and_believed_when_it_a
 
 #[tokio::test]
 async fn cpus_that_come_back_while_the_guest_gives_up_its_vcpus_are_used_again() {
-    let bench = bench(&[("slots", "2"), ("keeps-vcpus", "")]);
-    bench.logged("guest running").await;
+    let bench = running(&[("slots", "2"), ("keeps-vcpus", "")]).await;
     bench.give("2").await;
     bench.resized(1, ResizeOutcome::Requested).await;
     bench.give("2-3").await;
@@ -360,10 +330,7 @@ async fn cpus_that_come_back_while_the_guest_gives_up_its_vcpus_are_used_again()
 #[tokio::test]
 async fn vcpus_that_are_unplugged_while_they_are_attached_are_no_failure() {
     let bench = Bench::of(Setup {
-        daemon: Some(Behaviour {
-            failing_attaches: 1,
-            ..Behaviour::default()
-        }),
+        daemon: Some(Behaviour::failing(1)),
         files: &[("slots", "3"), ("vcpus", "3")],
         ..Setup::default()
     });
@@ -378,7 +345,7 @@ async fn vcpus_that_are_unplugged_while_they_are_attached_are_no_failure() {
 
 #[tokio::test]
 async fn vcpus_are_given_up_before_their_cpus_go() {
-    let bench = bench(&[("slots", "3"), ("vcpus", "3")]);
+    let bench = Bench::with(&[], &[("slots", "3"), ("vcpus", "3")]);
     *bench.calls.pending.lock().unwrap() = Some((0, 0, 0));
     bench.logged("guest running").await;
     bench.give("2-4").await;
@@ -398,8 +365,7 @@ async fn vcpus_are_given_up_before_their_cpus_go() {
 
 #[tokio::test]
 async fn cpus_that_stay_after_all_get_their_vcpus_back() {
-    let bench = bench(&[("slots", "2")]);
-    bench.logged("guest running").await;
+    let bench = running(&[("slots", "2")]).await;
     bench.announce(2, 1, u64::MAX).await;
     bench.resized(1, ResizeOutcome::Done).await;
     bench.announce(0, 0, 0).await;
@@ -409,8 +375,7 @@ async fn cpus_that_stay_after_all_get_their_vcpus_back() {
 
 #[tokio::test]
 async fn at_the_daemons_deadline_a_guest_has_refused() {
-    let bench = bench(&[("slots", "2"), ("keeps-vcpus", "")]);
-    bench.logged("guest running").await;
+    let bench = running(&[("slots", "2"), ("keeps-vcpus", "")]).await;
     let asked = Instant::now();
     // It has passed already: the guest has a second nevertheless.
     bench.announce(2, 1, 1).await;
@@ -420,7 +385,7 @@ async fn at_the_daemons_deadline_a_guest_has_refused() {
 
 #[tokio::test]
 async fn with_resize_no_nothing_is_plugged() {
-    let bench = with(&[("slots", "4")], &["--resize=no"]);
+    let bench = Bench::with(&["--resize=no"], &[("slots", "4")]);
     bench.logged("guest running").await;
     bench.give("2-5").await;
     bench.announce(4, 1, u64::MAX).await;
@@ -472,7 +437,7 @@ fn agent(bench: &Bench, online: Vec<bool>) -> Arc<Mutex<Vec<String>>> {
 #[tokio::test]
 async fn a_guest_agent_is_asked_first_and_takes_back_what_stays() {
     let files = [("slots", "3"), ("vcpus", "3"), ("keeps-vcpus", "")];
-    let bench = with(&files, &["--guest-agent", "DIR/agent"]);
+    let bench = Bench::with(&["--guest-agent", "DIR/agent"], &files);
     let asked = agent(&bench, vec![true; 3]);
     bench.logged("guest running").await;
     bench.give("2-4").await;
@@ -487,7 +452,7 @@ async fn a_guest_agent_is_asked_first_and_takes_back_what_stays() {
 
 #[tokio::test]
 async fn without_an_agent_in_the_guest_it_is_asked_by_acpi() {
-    let bench = with(&[("slots", "2")], &["--guest-agent", "DIR/agent"]);
+    let bench = Bench::with(&["--guest-agent", "DIR/agent"], &[("slots", "2")]);
     let _silent = UnixListener::bind(bench.dir.path().join("agent")).unwrap();
     bench.logged("guest running").await;
     bench.give("2").await;

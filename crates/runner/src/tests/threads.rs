@@ -20,8 +20,7 @@ const THREE: &str = "AttachVcpus 0:7000:core-id=0 1:7001:core-id=1 2:7002:core-i
 
 #[tokio::test]
 async fn a_plugged_vcpu_is_attached_when_the_guest_tells_of_it_and_an_unplugged_one_is_let_go() {
-    let bench = Bench::new(Some(Behaviour::default()), "", "");
-    bench.logged("guest running").await;
+    let bench = Bench::running("").await;
     bench.write("vcpus", "3");
     bench.write("event", "ACPI_DEVICE_OST");
     called(&bench, THREE).await;
@@ -35,11 +34,7 @@ async fn a_plugged_vcpu_is_attached_when_the_guest_tells_of_it_and_an_unplugged_
 
 #[tokio::test]
 async fn one_that_nobody_tells_of_is_found_where_a_slot_is_free() {
-    let bench = Bench::of(Setup {
-        daemon: Some(Behaviour::default()),
-        files: &[("slots", ""), ("iothreads", "")],
-        ..Setup::default()
-    });
+    let bench = Bench::with(&[], &[("slots", ""), ("iothreads", "")]);
     bench.logged("guest running").await;
     bench.logged("1 I/O threads (disk: tid 7100)").await;
     assert_eq!(bench.state(|_| true).await.iothreads["disk"], 7100);
@@ -49,8 +44,7 @@ async fn one_that_nobody_tells_of_is_found_where_a_slot_is_free() {
 
 #[tokio::test]
 async fn where_no_slot_is_free_qemu_is_left_alone() {
-    let bench = Bench::new(Some(Behaviour::default()), "", "");
-    bench.logged("guest running").await;
+    let bench = Bench::running("").await;
     sleep(Duration::from_millis(300)).await;
     let before = bench.read("commands");
     sleep(Duration::from_secs(3)).await;
@@ -59,8 +53,7 @@ async fn where_no_slot_is_free_qemu_is_left_alone() {
 
 #[tokio::test]
 async fn a_reboot_changes_nothing_and_asks_once() {
-    let bench = Bench::new(Some(Behaviour::default()), "", "");
-    bench.logged("guest running").await;
+    let bench = Bench::running("").await;
     bench.write("event", "RESET");
     bench.logged("QEMU: RESET").await;
     sleep(Duration::from_millis(500)).await;
@@ -71,8 +64,7 @@ async fn a_reboot_changes_nothing_and_asks_once() {
 /// As QEMU has them where its guest stops and it stays: with -no-shutdown, -action panic=pause, watchdog=pause, on an error of a disk.
 #[tokio::test]
 async fn a_guest_that_stopped_while_qemu_stays_is_not_ready_until_it_runs() {
-    let bench = Bench::new(Some(Behaviour::default()), "", "");
-    bench.logged("guest running").await;
+    let bench = Bench::running("").await;
     for status in [
         "shutdown",
         "internal-error",
@@ -103,44 +95,19 @@ async fn a_migration_with_an_address_comes_in_after_the_vcpus_have_their_cpus() 
     assert_eq!(bench.orders(), "migrate-incoming{\"uri\":\"tcp:0:4444\"}");
     let state = bench.state(|state| state.guest == "inmigrate").await;
     assert_eq!(state.readiness(), Ok("isolated, ready for the migration".into()));
-    bench.signal(Signal::TERM);
-    assert_eq!(bench.exit_code().await, 3);
+    assert_eq!(bench.terminated().await, 3);
 }
 
 #[tokio::test]
 async fn a_migration_waits_like_a_guest_where_isolation_fails() {
-    let bench = Bench::new(
-        Some(Behaviour {
-            failing_attaches: 99,
-            ..Behaviour::default()
-        }),
-        "",
-        "-incoming tcp:0:4444",
-    );
+    let bench = Bench::new(Some(Behaviour::failing(99)), "", "-incoming tcp:0:4444");
     bench.logged("the guest stays paused").await;
     assert_eq!(bench.orders(), "");
 }
 
 #[tokio::test]
-async fn iothreads_are_handed_over_when_they_are_to_have_cpus() {
-    let bench = Bench::of(Setup {
-        daemon: Some(Behaviour::default()),
-        options: &["--iothread-cpus=yes"],
-        files: &[("iothreads", "")],
-        ..Setup::default()
-    });
-    bench.logged("guest running").await;
-    assert_eq!(bench.calls.names()[1], format!("{TWO} iothreads=[7100]"));
-}
-
-#[tokio::test]
 async fn iothreads_are_handed_over_again_when_the_instance_has_other_cpus() {
-    let bench = Bench::of(Setup {
-        daemon: Some(Behaviour::default()),
-        options: &["--iothread-cpus=yes"],
-        files: &[("iothreads", "")],
-        ..Setup::default()
-    });
+    let bench = Bench::with(&["--iothread-cpus=yes"], &[("iothreads", "")]);
     bench.logged("guest running").await;
     // After an unrelated signal the runner asks the daemon for the state only.
     bench.calls.tell.notify_one();

@@ -3,42 +3,6 @@
 use super::*;
 
 #[test]
-fn registration_moves_everything_but_the_anchor_once_and_ends_floating() {
-    let mut snapshot = snapshot(vec![instance()]);
-    let moves: Vec<i32> = steps(&snapshot)
-        .iter()
-        .filter_map(|step| match step {
-            Step::MoveProcess(pid, to) if to.name() == "float" => Some(*pid),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(moves, [41, 42]);
-    settle(&mut snapshot);
-    let instance = snapshot.first();
-    assert_eq!(instance.record.phase, Phase::Floating);
-    assert_eq!(instance.origin_procs, Some(vec![40]));
-    assert_eq!(instance.float().unwrap().cpus, cpus("0-1,4-7"));
-}
-
-#[test]
-fn leaving_gives_every_level_back_and_returns_the_processes() {
-    let mut snapshot = isolated();
-    snapshot.first_mut().record.phase = Phase::Leaving;
-    let freeze = Step::Write(snapshot.first().tree.inner().clone(), File::Freeze, "1".into());
-    assert_eq!(steps(&snapshot).last(), Some(&freeze), "before anything is listed");
-    for _ in 0..2 {
-        let steps = plan(&snapshot, &policies());
-        apply(&mut snapshot, &steps);
-    }
-    let instance = snapshot.first();
-    assert_eq!(instance.inner, None);
-    assert!(instance.origin_procs.as_ref().unwrap().contains(&41));
-    assert!(instance.scope_exclusive.is_empty());
-    settle(&mut snapshot);
-    assert_eq!(snapshot.slice.exclusive, Some(CpuSet::new()));
-}
-
-#[test]
 fn who_does_not_freeze_is_moved_as_it_is_and_whoever_stays_goes_on() {
     let mut snapshot = isolated();
     snapshot.first_mut().record.phase = Phase::Leaving;

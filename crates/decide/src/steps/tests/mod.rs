@@ -9,7 +9,7 @@ mod vcpus;
 use std::collections::BTreeMap;
 
 use stelia_api::ThreadRole;
-use stelia_kernel::cgroup::{CpuQuota, HugePage, IoMax, Limits};
+use stelia_kernel::cgroup::{HugePage, IoMax, Limits};
 use stelia_kernel::proc::TaskId;
 use stelia_model::PinnedReason;
 use stelia_model::record::VcpuThread;

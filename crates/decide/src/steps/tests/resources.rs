@@ -65,31 +65,6 @@ fn nobody_moves_in_before_the_limits_of_huge_pages_are_on_the_scope() {
 }
 
 #[test]
-fn a_quota_is_carried_by_who_has_no_cpus_of_its_own_and_by_nobody_else() {
-    let quota = CpuQuota::parse("150000 100000");
-    let mut snapshot = isolated();
-    snapshot.first_mut().origin_limits.as_mut().unwrap().cpu_max = quota;
-    assert_eq!(steps(&snapshot), []);
-    // Somebody set one on the scope.
-    snapshot.first_mut().scope_limits.cpu_max = quota;
-    settle(&mut snapshot);
-    assert_eq!(snapshot.first().scope_limits.cpu_max, None);
-
-    let mut floats = instance();
-    floats.record.exclusive = CpuSet::new();
-    let origin = Limits {
-        cpu_max: quota,
-        ..Limits::default()
-    };
-    assert_eq!(limits_of_scope(&floats.record, &origin).cpu_max, quota);
-    floats.origin_limits = Some(origin);
-    let limit = |instance: &Instance| limits::scope(instance);
-    assert!(matches!(&limit(&floats)[..], [Step::Limit(_, limits)] if limits.cpu_max == quota));
-    floats.scope_limits.cpu_max = quota;
-    assert_eq!(limit(&floats), []);
-}
-
-#[test]
 fn what_is_protected_on_the_slice_is_what_all_have_together() {
     let mut snapshot = isolated();
     let origin = snapshot.first_mut().origin_limits.as_mut().unwrap();

@@ -5,30 +5,6 @@ use stelia_settings::Isolation;
 use super::*;
 use crate::Level;
 
-#[test]
-fn attached_threads_end_pinned_in_an_isolated_partition() {
-    let snapshot = isolated();
-    let instance = snapshot.first();
-    assert_eq!(instance.record.phase, Phase::Isolated);
-    assert_eq!(snapshot.slice.exclusive, Some(cpus("2-3")));
-    let vcpu = instance.vcpu().unwrap();
-    assert_eq!(
-        (vcpu.partition.as_str(), vcpu.threads.as_slice()),
-        ("isolated", [50, 51].as_slice())
-    );
-    assert_eq!(reasons(&snapshot), Vec::<String>::new());
-}
-
-#[test]
-fn a_partition_that_the_kernel_refuses_again_and_again_is_given_up() {
-    let mut snapshot = snapshot(vec![instance()]);
-    settle(&mut snapshot);
-    attach(&mut snapshot, Partition::Isolated, &[Some(2), Some(3)]);
-    snapshot.first_mut().refusals = MAX_PARTITION_REFUSALS;
-    let scope = snapshot.first().scope().clone();
-    assert_eq!(steps(&snapshot), [Step::RecordPinned(scope, PinnedReason::Refused)]);
-}
-
 /// The CPUs of a whole container that steliad chose are those of its partition alone.
 #[test]
 fn a_whole_container_without_a_partition_leaves_where_steliad_chose_its_cpus() {
@@ -108,31 +84,6 @@ fn a_refusal_is_recorded_until_the_partition_is_made() {
 }
 
 #[test]
-fn a_stranger_in_vcpu_goes_to_float() {
-    let mut snapshot = isolated();
-    let vcpu = snapshot.first_mut().inner.as_mut().unwrap().vcpu.as_mut().unwrap();
-    vcpu.threads.push(99);
-    let float = CgroupPath::parse(SCOPE).unwrap().child("instance").child("float");
-    assert_eq!(steps(&snapshot), [Step::ResetThread(99), Step::MoveThread(99, float)]);
-}
-
-#[test]
-fn threads_without_a_cpu_of_their_own_may_use_the_whole_set_of_a_root_partition() {
-    let mut snapshot = snapshot(vec![instance()]);
-    settle(&mut snapshot);
-    attach(&mut snapshot, Partition::Root, &[None, None, None]);
-    settle(&mut snapshot);
-    let instance = snapshot.first();
-    assert_eq!(instance.vcpu().unwrap().partition, "root");
-    assert!(instance.vcpus.iter().flatten().all(|now| now.affinity == cpus("2-3")));
-    assert!(
-        reasons(&snapshot)[0].contains("3 vCPUs share"),
-        "{:?}",
-        reasons(&snapshot)
-    );
-}
-
-#[test]
 fn a_contained_instance_keeps_the_hosts_units_off_and_gives_them_back() {
     let mut snapshot = snapshot(vec![instance()]);
     snapshot.outside.insert(
@@ -152,19 +103,14 @@ fn a_contained_instance_keeps_the_hosts_units_off_and_gives_them_back() {
     assert_eq!(instance.origin_procs, Some(vec![40]));
     assert_eq!(instance.scope_exclusive, CpuSet::new());
     let lists = |snapshot: &Snapshot| -> Vec<(String, Option<CpuSet>)> {
-        snapshot
-            .outside
-            .values()
-            .map(|now| (now.cpus.to_string(), now.saved.clone()))
-            .collect()
+        let units = snapshot.outside.values();
+        units.map(|now| (now.cpus.to_string(), now.saved.clone())).collect()
     };
-    assert_eq!(
-        lists(&snapshot),
-        [
-            ("0-1".into(), Some(cpus("0-3"))),
-            ("0-1,4-7".into(), Some(CpuSet::new()))
-        ]
-    );
+    let saved = [
+        ("0-1".into(), Some(cpus("0-3"))),
+        ("0-1,4-7".into(), Some(CpuSet::new())),
+    ];
+    assert_eq!(lists(&snapshot), saved);
     snapshot.instances.clear();
     settle(&mut snapshot);
     assert_eq!(lists(&snapshot), [("0-3".into(), None), (String::new(), None)]);
@@ -206,10 +152,7 @@ fn without_a_cpu_that_is_online_the_vcpus_float_until_one_returns() {
     let now = snapshot.first();
     assert!(now.vcpus.iter().flatten().all(|now| now.cgroup.name() == "float"));
     assert_eq!(now.vcpu().unwrap().partition, "member");
-    assert_eq!(
-        reasons(&snapshot),
-        ["CPUs 2-3 are offline: its threads run on shared CPUs until one of them is online"]
-    );
+    assert!(reasons(&snapshot)[0].starts_with("CPUs 2-3 are offline"));
     snapshot.topology = topology("0-7");
     settle(&mut snapshot);
     let now = snapshot.first();
@@ -226,30 +169,6 @@ fn a_process_that_is_in_the_container_again_comes_back_before_its_threads() {
     }
     assert!(matches!(&steps(&snapshot)[0], Step::MoveProcess(42, to) if to.name() == "float"));
     settle(&mut snapshot);
-    assert!(
-        snapshot
-            .first()
-            .vcpus
-            .iter()
-            .flatten()
-            .all(|now| now.cgroup.name() == "vcpu")
-    );
-}
-
-/// Whatever a record says of a thread: which cgroup it is in says whose it is.
-#[test]
-fn a_thread_outside_of_the_instance_and_its_container_is_neither_moved_nor_pinned() {
-    let mut snapshot = isolated();
-    for now in snapshot.first_mut().vcpus.iter_mut().flatten() {
-        now.cgroup = CgroupPath::parse("/init.scope").unwrap();
-        now.affinity = cpus("0-7");
-    }
-    assert_eq!(steps(&snapshot), []);
-    let reasons = snapshot.assess(&Policies::default(), snapshot.first()).degraded;
-    assert!(
-        reasons
-            .iter()
-            .any(|reason| reason.code == stelia_api::ReasonCode::ThreadMoved),
-        "{reasons:?}"
-    );
+    let mut vcpus = snapshot.first().vcpus.iter().flatten();
+    assert!(vcpus.all(|now| now.cgroup.name() == "vcpu"));
 }

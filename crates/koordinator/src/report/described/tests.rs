@@ -292,7 +292,7 @@ fn an_object_of_another_writer_is_told_as_one() {
         "apiVersion: topology.node.k8s.io/v1alpha2\nkind: NodeResourceTopology\nmetadata: {name: n}\nzones: []\n";
     let error = read(object).unwrap_err().to_string();
     assert!(
-        error.contains("written by another program") && error.contains("stelia-cluster nodes"),
+        error.contains("another program") && error.contains("stelia-cluster nodes"),
         "{error}"
     );
     let theirs = json(&facts(), ApiVersion::V1Alpha2).replace("\"steliad\"", "\"Koordinator\"");

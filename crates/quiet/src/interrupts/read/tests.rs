@@ -72,12 +72,8 @@ fn an_interrupt_has_identity_mask_and_the_cpus_of_its_node() {
         actions: "mlx5_comp0".into(),
     };
     assert_eq!(
-        *device,
-        Interrupt {
-            identity,
-            mask: set("2-3"),
-            local: set("2-3")
-        }
+        (&device.identity, &device.mask, &device.local),
+        (&identity, &set("2-3"), &set("2-3"))
     );
     assert_eq!((asleep.identity.actions.as_str(), &asleep.local), ("", &set("")));
 }

@@ -1,9 +1,7 @@
 use std::collections::BTreeMap;
 
-use rustix::io::Errno;
-
 use super::*;
-use crate::testing::{Call, FakeKernel};
+use crate::testing::FakeKernel;
 
 fn set(text: &str) -> CpuSet {
     text.parse().expect("a list")
@@ -40,11 +38,6 @@ fn what_is_saved_is_loaded_and_each_mask_is_written_once() {
 }
 
 #[test]
-fn nothing_kept_is_an_empty_record() {
-    assert!(Record::load(&FakeKernel::default()).expect("loaded").is_empty());
-}
-
-#[test]
 fn what_is_not_understood_is_an_error_with_the_name() {
     let places = r#"{"masks":[],"default":{"base":0,"ours":[]},"interrupts":[]}"#;
     let more = r#"{"masks":[],"default":null,"interrupts":[],"more":1}"#;
@@ -61,15 +54,4 @@ fn what_is_not_understood_is_an_error_with_the_name() {
         let error = Record::load(&kernel).expect_err(text);
         assert!(error.starts_with("read the record interrupts.json: "), "{error}");
     }
-}
-
-#[test]
-fn the_stores_errors_are_named() {
-    let kernel = FakeKernel::default();
-    kernel.tree().fail(Call::Save, NAME, Errno::NOSPC, None);
-    let error = record().save(&kernel).expect_err("no space");
-    assert_eq!(
-        error,
-        "write the record interrupts.json: No space left on device (os error 28)"
-    );
 }

@@ -94,41 +94,22 @@ fn what_fired_before_a_vm_had_the_cpu_does_not_count() {
 }
 
 #[test]
-fn a_counter_that_wraps_goes_on() {
-    // given
-    let (kernel, mut memory, order) = firing();
-    kernel.tree().add_managed(50, "nvme0q3", &set("2"));
-    kernel.tree().change_irq(50, |one| one.counts = [(2, u32::MAX)].into());
-    round(&kernel, &order, &mut memory);
-    // when
-    kernel.tree().fire(50);
-    kernel.tree().fire(50);
-    // then
-    assert_eq!(
-        whys(&round(&kernel, &order, &mut memory)),
-        [(50, RemainingCause::Managed, "2".into(), 2)]
-    );
-}
-
-#[test]
-fn counts_of_a_cpu_that_was_offline_are_not_taken_for_new_ones() {
-    // given: many before the VM had CPU 2
-    let (kernel, mut memory, order) = firing();
-    kernel.tree().add_managed(50, "nvme0q3", &set("2"));
-    kernel.tree().change_irq(50, |one| one.counts = [(2, 4711)].into());
-    round(&kernel, &order, &mut memory);
-    // when
-    kernel.tree().offline(2);
-    round(&kernel, &order, &mut memory);
-    kernel.tree().online(2);
-    // then
-    assert_eq!(
-        whys(&round(&kernel, &order, &mut memory)),
-        [(50, RemainingCause::Managed, "2".into(), 0)]
-    );
-    kernel.tree().fire(50);
-    assert_eq!(
-        whys(&round(&kernel, &order, &mut memory)),
-        [(50, RemainingCause::Managed, "2".into(), 1)]
-    );
+fn a_counter_counts_from_when_the_vm_had_the_cpu_though_it_wraps_or_the_cpu_was_offline() {
+    for (before, offline) in [(u32::MAX, false), (4711, true)] {
+        let (kernel, mut memory, order) = firing();
+        kernel.tree().add_managed(50, "nvme0q3", &set("2"));
+        kernel.tree().change_irq(50, |one| one.counts = [(2, before)].into());
+        round(&kernel, &order, &mut memory);
+        if offline {
+            kernel.tree().offline(2);
+            round(&kernel, &order, &mut memory);
+            kernel.tree().online(2);
+        }
+        for count in [0, 2, 4] {
+            let report = round(&kernel, &order, &mut memory);
+            assert_eq!(whys(&report), [(50, RemainingCause::Managed, "2".into(), count)]);
+            kernel.tree().fire(50);
+            kernel.tree().fire(50);
+        }
+    }
 }

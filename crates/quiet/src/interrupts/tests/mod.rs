@@ -104,24 +104,16 @@ fn interrupts_leave_the_cpus_of_vms_and_the_same_order_again_writes_nothing() {
     let second = round(&kernel, &order(&[("a", "2-3")]), &mut memory);
     // then
     assert_eq!((second.interrupts, second.moved, second.writes), (4, 2, 0));
-    assert_eq!(
-        kernel.tree().saves,
-        1,
-        "and the record is saved once, before all writes"
-    );
+    assert_eq!(kernel.tree().saves, 1, "the record, before all writes");
 }
 
 #[test]
 fn nothing_is_read_or_kept_where_nothing_is_steered() {
     let kernel = kernel();
     kernel.tree().fail(Call::List, "/proc/irq", Errno::IO, None);
-    for order in [
-        none(),
-        Order {
-            steer: false,
-            ..order(&[("a", "2")])
-        },
-    ] {
+    let mut unsteered = order(&[("a", "2")]);
+    unsteered.steer = false;
+    for order in [none(), unsteered] {
         assert_eq!(round(&kernel, &order, &mut RoundHistory::default()), Report::default());
     }
     assert_eq!(kernel.tree().saves, 0);
@@ -129,24 +121,17 @@ fn nothing_is_read_or_kept_where_nothing_is_steered() {
 
 #[test]
 fn without_a_record_that_can_be_read_or_kept_no_mask_is_touched() {
-    for (call, text) in [(Call::Load, "read"), (Call::Save, "write")] {
+    for (call, begins) in [(Some(Call::Load), "read"), (Some(Call::Save), "write"), (None, "read")] {
         let kernel = kernel();
-        kernel.tree().fail(call, NAME, Errno::IO, None);
+        match call {
+            Some(call) => kernel.tree().fail(call, NAME, Errno::IO, None),
+            None => _ = kernel.tree().saved.insert(NAME.into(), "{".into()),
+        }
         let report = round(&kernel, &order(&[("a", "2-3")]), &mut RoundHistory::default());
-        assert_eq!(
-            report.problems[0].text,
-            format!("{text} the record {NAME}: Input/output error (os error 5)")
-        );
+        let begins = format!("{begins} the record {NAME}: ");
+        assert!(report.problems[0].text.starts_with(&begins), "{report:?}");
         assert!(kernel.tree().writes.is_empty());
     }
-    let kernel = kernel();
-    kernel.tree().saved.insert(NAME.into(), "{".into());
-    let report = round(&kernel, &order(&[("a", "2-3")]), &mut RoundHistory::default());
-    assert!(
-        report.problems[0].text.starts_with("read the record interrupts.json: "),
-        "{report:?}"
-    );
-    assert!(kernel.tree().writes.is_empty());
 }
 
 #[test]
@@ -155,10 +140,8 @@ fn what_is_needed_to_decide_and_cannot_be_read_is_named_and_nothing_is_written()
         let kernel = kernel();
         kernel.tree().remove(path);
         let report = round(&kernel, &order(&[("a", "2-3")]), &mut RoundHistory::default());
-        assert!(
-            report.problems[0].text.starts_with(&format!("read {path}: ")),
-            "{report:?}"
-        );
+        let begins = format!("read {path}: ");
+        assert!(report.problems[0].text.starts_with(&begins), "{report:?}");
         assert!(kernel.tree().writes.is_empty());
     }
 }
@@ -185,12 +168,8 @@ fn a_vms_own_device_fires_on_its_cpus_and_any_other_vfio_device_elsewhere() {
     kernel.tree().add_irq(40, "vfio-msix[0](0000:3b:00.0)", Some(0));
     kernel.tree().add_irq(41, "vfio-msix[0](0000:3c:00.0)", Some(0));
     let mut order = order(&[("a", "2-3"), ("b", "4")]);
-    order
-        .vms
-        .get_mut("a")
-        .expect("a VM")
-        .own_devices
-        .insert("0000:3b:00.0".into());
+    let vm = order.vms.get_mut("a").expect("a VM");
+    vm.own_devices.insert("0000:3b:00.0".into());
     // when
     let report = round(&kernel, &order, &mut memory);
     // then
@@ -273,17 +252,11 @@ fn a_mask_widened_because_its_last_cpu_went_offline_is_repaired() {
     kernel.tree().online(0);
     kernel.tree().online(1);
     clean(&round(&kernel, &order, &mut memory));
-    assert_eq!(
-        (mask(&kernel, 24), mask(&kernel, 25)),
-        ("4-7".into(), "0-1".into()),
-        "it stays broad, and ours is repaired"
-    );
+    // It stays broad, and ours is repaired.
+    assert_eq!((mask(&kernel, 24), mask(&kernel, 25)), ("4-7".into(), "0-1".into()));
+    // As the kernel had left them.
     round(&kernel, &none(), &mut memory);
-    assert_eq!(
-        (mask(&kernel, 24), mask(&kernel, 25)),
-        ("2-7".into(), "2".into()),
-        "as the kernel had left them"
-    );
+    assert_eq!((mask(&kernel, 24), mask(&kernel, 25)), ("2-7".into(), "2".into()));
 }
 
 #[test]
@@ -324,13 +297,8 @@ fn a_managed_interrupt_is_tried_once_and_told_if_the_kernel_placed_it_there() {
         kernel.tree().fail(Call::Write, &mask_path(50), Errno::PERM, None);
         let second = round(&kernel, &order, &mut memory);
         // then: counted, not written again
-        assert_eq!(
-            whys(&second),
-            [
-                (50, RemainingCause::Managed, "2".into(), 1),
-                (51, RemainingCause::Managed, "2".into(), 1)
-            ]
-        );
+        let managed = |irq| (irq, RemainingCause::Managed, "2".into(), 1);
+        assert_eq!(whys(&second), [managed(50), managed(51)]);
         assert_eq!((second.writes, mask(&kernel, 50)), (0, "2".into()));
         assert!(second.problems.is_empty());
         // when
@@ -390,12 +358,8 @@ fn a_busy_interrupt_is_tried_again_and_then_left_to_the_next_round() {
     // then
     assert_eq!(mask(&kernel, 24), "0-1");
     assert_eq!(whys(&report), [(25, RemainingCause::Refused, "2-3".into(), 0)]);
-    clean_after(&kernel, &order, &mut memory);
-}
-
-fn clean_after(kernel: &FakeKernel, order: &Order, memory: &mut RoundHistory) {
-    clean(&round(kernel, order, memory));
-    assert_eq!(mask(kernel, 25), "0-1");
+    clean(&round(&kernel, &order, &mut memory));
+    assert_eq!(mask(&kernel, 25), "0-1");
 }
 
 #[test]
@@ -404,14 +368,15 @@ fn what_the_kernel_refuses_is_named_with_path_value_and_cause() {
         let (kernel, mut memory) = (kernel(), RoundHistory::default());
         kernel.tree().fail(Call::Write, &mask_path(25), errno, Some(1));
         let report = round(&kernel, &order(&[("a", "2-3")]), &mut memory);
-        let named = format!(
-            "write \"0-1\" to /proc/irq/25/smp_affinity_list: {}",
-            std::io::Error::from(errno)
+        let named = "write \"0-1\" to /proc/irq/25/smp_affinity_list: ";
+        assert_eq!(
+            report.problems[0].text,
+            format!("{named}{}", std::io::Error::from(errno))
         );
-        assert_eq!(report.problems[0].text, named);
         assert_eq!(whys(&report), [(25, RemainingCause::Refused, "2-3".into(), 0)]);
         assert_eq!(mask(&kernel, 24), "0-1", "the others are moved");
-        clean_after(&kernel, &order(&[("a", "2-3")]), &mut memory);
+        clean(&round(&kernel, &order(&[("a", "2-3")]), &mut memory));
+        assert_eq!(mask(&kernel, 25), "0-1");
     }
 }
 

@@ -199,7 +199,7 @@ async fn one_that_cannot_be_paused_is_told_apart_from_one_that_boots() {
     }
     let held = fake.vmm.hold().await.unwrap();
     assert!(
-        matches!(&held, Hold::Runs(text) if text.contains("a device cannot be paused (status 500)")),
+        matches!(&held, Hold::Runs(text) if text.contains("(status 500)")),
         "{held:?}"
     );
     // Then there is nothing to resume.
@@ -224,10 +224,7 @@ async fn threads_are_complete_and_have_their_places() {
     // By its names, which `change` reads, and not by asking it.
     assert!(!threads.may_grow && fake.vmm.reports_every_change());
     let error = fake.vmm.threads().await.unwrap_err().to_string();
-    assert!(
-        error.contains("Cloud Hypervisor has 3 vCPUs, and 2 threads with their names"),
-        "{error}"
-    );
+    assert!(error.contains("3 vCPUs, and 2 threads"), "{error}");
     let error = fake.vmm.threads().await.unwrap_err().to_string();
     assert!(error.contains("unexpected answer: missing field `config`"), "{error}");
 }

@@ -19,43 +19,11 @@ fn set(text: &str) -> CpuSet {
 }
 
 #[test]
-fn columns_are_the_online_cpus_that_the_header_names() {
-    // given: CPU 1 is offline
-    let table = Table::parse(TEXT.as_bytes()).expect("a table");
-    // then
-    assert_eq!(table.cpus, set("0,2-3"));
-    assert_eq!(table.lines[&24].counts(), [(2, 17), (3, 5)]);
-}
-
-#[test]
-fn a_line_names_controller_number_and_drivers() {
-    let table = Table::parse(TEXT.as_bytes()).expect("a table");
-    let facts = |irq| {
-        let line: &IrqLine = &table.lines[&irq];
-        (line.chip.as_str(), line.hwirq.as_str(), line.name.as_str())
-    };
-    assert_eq!(facts(9), ("IO-APIC", "9", "acpi, uhci_hcd:usb1"));
-    assert_eq!(facts(24), ("PCI-MSIX-0000:3b:00.0", "0", "vfio-msix[0](0000:3b:00.0)"));
-    assert_eq!(facts(25), ("PCI-MSI", "524288", "nvme0q1"));
-    assert_eq!(facts(2), ("XT-PIC", "", "cascade"));
-}
-
-#[test]
 fn only_devices_are_counted_by_cpu() {
     // given: the timer, the cascade, a CPU's own and LOC count as well
     let table = Table::parse(TEXT.as_bytes()).expect("a table");
     // then
     assert_eq!(table.by_cpu(&set("0-3")), BTreeMap::from([(0, 1), (2, 19), (3, 5)]));
-}
-
-#[test]
-fn arm_shows_the_trigger_as_a_word_and_private_interrupts_by_low_numbers() {
-    let table = Table::parse(
-        b"           CPU0       CPU1\n 11:  9 8     GICv3  27 Level     arch_timer\n 40:  3 0     GICv3  72 Edge      uart\nIPI0:  1 2  Rescheduling\n",
-    );
-    let table = table.expect("a table");
-    assert_eq!(table.lines[&40].name, "uart");
-    assert_eq!(table.by_cpu(&set("0-1")), BTreeMap::from([(0, 3), (1, 0)]));
 }
 
 #[test]
