@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use stelia_cluster::cluster::{Chosen, Cluster};
 use stelia_cluster::nodes::Nodes;
-use stelia_cluster::objects::{ObjectSelection, Objects};
+use stelia_cluster::objects::Objects;
 use stelia_cluster::plan::Plan;
 use stelia_cluster::pod_request::PodRequest;
 use stelia_cluster::why::WhyAnswer;
@@ -65,7 +65,7 @@ fn main() {
         status("VmRSS:")
     );
     let start = Instant::now();
-    let mut objects = Objects::new(ObjectSelection::default());
+    let mut objects = Objects::new(false);
     objects.read("dump", &text);
     assert_eq!((objects.reports.len(), objects.problems.stored().len()), (NODES, 0));
     println!("read: {:.2?}, {} resident", start.elapsed(), status("VmRSS:"));

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 use kubelet_planner::merge::Policy;
 use kubelet_planner::{ContainerAllocation, CpuManager, Pod, admit, until_full};
-use serde::Serialize;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_koordinator::allocator::evaluate::{self, EvaluateRequest, SchedulerOptions};
 use stelia_koordinator::allocator::{AllocationRequest, AllocatorNode, NumaTopologyAlignmentPolicy, Qos, RequiredBind};
@@ -19,6 +18,7 @@ use stelia_node_plan::{Subject, why};
 
 use crate::objects::own_cpus;
 use crate::pod_request::PodRequest;
+use crate::reasons::Refusal;
 pub use devices::DeviceLocality;
 
 /// Who chooses the CPUs of a node, ready to be asked.
@@ -37,16 +37,6 @@ pub enum Chooser {
 pub struct Zones {
     free: BTreeMap<u32, u64>,
     policy: Option<String>,
-}
-
-/// Why a pod is not admitted, or would not be.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Refusal {
-    /// The same on all nodes that refuse it for this reason.
-    #[serde(rename = "reason")]
-    pub what: String,
-    /// About this node.
-    pub detail: String,
 }
 
 /// How many of a pod fit.
@@ -118,7 +108,6 @@ impl Chooser {
     /// # Errors
     /// Why not.
     pub fn admit(&self, pod_request: &PodRequest) -> Result<(), Refusal> {
-        let refused = |what: String, detail: String| Err(Refusal { what, detail });
         match self {
             Self::Kubelet(subject) => admit(&subject.node, &pod_request.pod)
                 .map(|_| ())
@@ -132,17 +121,14 @@ impl Chooser {
                 answer.map(|_| ()).map_err(|error| Refusal::of_steliad(&error))
             }
             Self::Amounts(zones) => match zones.fit(own_cpus(&pod_request.pod)) {
-                0 => refused(
-                    "too few CPUs are free".to_owned(),
-                    format!(
-                        "{} are wanted; free by NUMA node: {}",
-                        own_cpus(&pod_request.pod),
-                        zones.words()
-                    ),
-                ),
+                0 => {
+                    let wanted = own_cpus(&pod_request.pod);
+                    let detail = format!("{wanted} are wanted; free by NUMA node: {}", zones.words());
+                    Err(Refusal::new("too few CPUs are free", detail))
+                }
                 _ => Ok(()),
             },
-            Self::Nobody(why) => refused("what its CPUs have room for is not known".to_owned(), why.clone()),
+            Self::Nobody(why) => Err(Refusal::new("what its CPUs have room for is not known", why.clone())),
         }
     }
 
@@ -177,9 +163,8 @@ impl Chooser {
                 (_, fit) => Fits {
                     count: fit.min(most),
                     together: None,
-                    then: (fit < most).then(|| Refusal {
-                        what: "too few CPUs are free".to_owned(),
-                        detail: format!("free by NUMA node: {}", zones.words()),
+                    then: (fit < most).then(|| {
+                        Refusal::new("too few CPUs are free", format!("free by NUMA node: {}", zones.words()))
                     }),
                 },
             },
@@ -293,10 +278,10 @@ impl Refusal {
     }
 
     fn of_steliad(error: &stelia_api::Error) -> Self {
-        Self {
-            what: format!("steliad would refuse it: {}", error.kind.name()),
-            detail: error.to_string(),
-        }
+        Self::new(
+            format!("steliad would refuse it: {}", error.kind.name()),
+            error.to_string(),
+        )
     }
 }
 

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::num::NonZero;
 
 use kube::core::{Selector, SelectorExt};
+use stelia_koordinator::report::stored::Holder;
 use stelia_table::TextStyle;
 
 use crate::chooser::Chooser;
 use crate::eligible::Used;
-use crate::objects::{IsolationCondition, NodeObject, Objects, PodKey, PodObject, Problems, Report};
+use crate::objects::{NodeObject, Objects, PodKey, PodObject, Problems, Report};
 
 /// A node with everything that is known about it.
 #[derive(Debug)]
@@ -37,20 +38,9 @@ pub struct Cluster {
     pub problems: Problems,
     /// How many objects or texts could not be read and do not say which node they describe.
     pub unreadable_without_name: u64,
-    /// The pods by UID: namespace and name, and how many CPUs they have of their own.
-    pub pods: BTreeMap<String, (PodKey, u64)>,
-    /// The pods that have not ended and whose VM is known from the pod itself: by its resource, or by what its node's publisher wrote.
-    pub vms: Vec<VmPod>,
-}
-
-/// A pod with a VM.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VmPod {
-    pub key: PodKey,
-    pub uid: String,
-    /// `None` while it waits for a node.
-    pub node: Option<String>,
-    pub isolation: Option<IsolationCondition>,
+    pub pods: BTreeMap<PodKey, PodObject>,
+    /// The pods' namespaces and names by UID.
+    by_uid: BTreeMap<String, PodKey>,
 }
 
 /// Which nodes a command is about.
@@ -74,7 +64,7 @@ pub enum ClusterError {
 /// The name of a node without its domain, as people call it; an IP address stays as it is.
 pub(crate) fn without_domain(name: &str) -> &str {
     match name.split_once('.') {
-        Some((host, _)) if !host.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        Some((host, _)) if !host.bytes().all(|byte| byte.is_ascii_digit()) && !host.contains(' ') => host,
         _ => name,
     }
 }
@@ -129,12 +119,8 @@ impl Cluster {
         }
         let mut used: BTreeMap<&str, Used> = BTreeMap::new();
         for (key, pod) in &pods {
-            if let Some(node) = pod
-                .node
-                .as_deref()
-                .filter(|_| !pod.ended && chosen.without != Some(key))
-            {
-                used.entry(node).or_default().add(&pod.requests);
+            if let Some(node) = pod.node().filter(|_| !pod.has_ended() && chosen.without != Some(key)) {
+                used.entry(node).or_default().add(&pod.requests());
             }
         }
         let is_chosen =
@@ -157,23 +143,29 @@ impl Cluster {
             // A Node that cannot be read may have the labels.
             members.retain(|member| member.node_problem.is_some() || member.node.as_ref().is_some_and(matches));
         }
-        let is_vm = |pod: &PodObject| !pod.ended && (pod.has_vm_resource || pod.isolation.is_some());
-        let vms = pods.iter().filter(|(_, pod)| is_vm(pod)).map(|(key, pod)| VmPod {
-            key: key.clone(),
-            uid: pod.uid.clone(),
-            node: pod.node.clone(),
-            isolation: pod.isolation.clone(),
-        });
-        let vms = vms.collect();
-        let by_uid = |(key, pod): (PodKey, PodObject)| (pod.uid, (key, pod.own_cpus));
         Ok(Self {
             members,
             has_nodes,
             problems,
             unreadable_without_name: unreadable.without_name,
-            vms,
-            pods: pods.into_iter().map(by_uid).collect(),
+            by_uid: pods.iter().map(|(key, pod)| (pod.uid.clone(), key.clone())).collect(),
+            pods,
         })
+    }
+
+    /// Namespace and name of a pod that a node's object names; empty where neither tells them.
+    pub fn holder(&self, holder: &Holder) -> PodKey {
+        let of_pod = self.pod(holder.pod.as_str()).map(|(key, _)| key.clone());
+        let of_object = || {
+            let name = holder.name.as_ref()?;
+            Some((name.namespace().to_owned(), name.name().to_owned()))
+        };
+        of_pod.or_else(of_object).unwrap_or_default()
+    }
+
+    /// The pod with this UID.
+    pub fn pod(&self, uid: &str) -> Option<(&PodKey, &PodObject)> {
+        self.pods.get_key_value(self.by_uid.get(uid)?)
     }
 }
 

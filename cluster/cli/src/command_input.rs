@@ -6,75 +6,62 @@ use stelia_table::printable;
 
 use crate::cli::{BySelector, Cli, PodOptions};
 use crate::cluster::{Chosen, Cluster, ClusterError};
-use crate::objects::{ObjectSelection, Objects, PodKey};
+use crate::objects::{Objects, PodKey};
 use crate::pod_request::PodRequest;
 use crate::{Failure, apiserver, files};
 
 /// The nodes, without pods.
 pub(crate) fn nodes(cli: &Cli, names: &[String], chosen: &BySelector) -> Result<Cluster, Failure> {
-    let objects = read(cli, ObjectSelection::default(), chosen, None)?;
-    cluster(objects, names, chosen, None)
+    cluster(read(cli, false, chosen, None)?, names, chosen, None)
 }
 
 /// The nodes and all pods.
 pub(crate) fn vms(cli: &Cli, nodes: &[String], chosen: &BySelector) -> Result<Cluster, Failure> {
-    let wanted = ObjectSelection { pods: true, pod: None };
-    let objects = read(cli, wanted, chosen, None)?;
-    cluster(objects, nodes, chosen, None)
+    cluster(read(cli, true, chosen, None)?, nodes, chosen, None)
 }
 
 /// A pod of the cluster, as it is named.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct PodReference<'a> {
-    /// `None` of one that is given otherwise.
-    pub(crate) pod: Option<&'a str>,
-    pub(crate) namespace: Option<&'a str>,
+#[derive(Debug)]
+struct PodName {
+    /// `None`: that of the kubeconfig's context, or in files any.
+    namespace: Option<String>,
+    name: String,
 }
 
-impl<'a> PodReference<'a> {
-    pub(crate) fn of(pod: Option<&'a str>, namespace: Option<&'a str>) -> Self {
-        Self { pod, namespace }
+impl PodName {
+    fn parse(text: &str, namespace: Option<&str>) -> Result<Self, Failure> {
+        let (namespace, name) = match text.split_once('/') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (namespace, text),
+        };
+        let is_name = |name: &str| stelia_koordinator::report::name::check(name.to_owned()).is_ok();
+        if is_name(name) && namespace.is_none_or(is_name) {
+            Ok(Self {
+                namespace: namespace.map(str::to_owned),
+                name: name.to_owned(),
+            })
+        } else {
+            let text = format!("{text:?} cannot be a pod: expected NAMESPACE/NAME or NAME");
+            Err(Failure::Usage(text))
+        }
     }
 }
 
-/// The pod that is asked about, and the cluster with its pods.
+/// The pod that is asked about, and the cluster with its pods. `pod`: one of the cluster, with the namespace if it is given apart.
 pub(crate) fn pod_request(
     cli: &Cli,
-    named: PodReference<'_>,
+    pod: Option<(&str, Option<&str>)>,
     chosen: &BySelector,
     asked: &PodOptions,
 ) -> Result<(PodRequest, Cluster), Failure> {
-    let PodReference { pod, namespace } = named;
-    let wanted = pod.map(|pod| match pod.split_once('/') {
-        Some((namespace, name)) => (Some(namespace.to_owned()), name.to_owned()),
-        None => (namespace.map(str::to_owned), pod.to_owned()),
-    });
-    let is_name = |name: &str| stelia_koordinator::report::name::check(name.to_owned()).is_ok();
-    if let Some((namespace, name)) = &wanted
-        && !(is_name(name) && namespace.as_deref().is_none_or(is_name))
-    {
-        return Err(Failure::Usage(format!(
-            "{:?} cannot be a pod: expected NAMESPACE/NAME or NAME",
-            pod.unwrap_or_default()
-        )));
-    }
-    // What needs no cluster is wrong before one is asked.
-    let pod_request_of = match &wanted {
-        Some(_) => None,
-        None => Some(pod_request_of(asked)?),
-    };
-    let objects = read(
-        cli,
-        ObjectSelection {
-            pods: true,
-            pod: wanted.clone(),
-        },
-        chosen,
-        wanted.as_ref(),
-    )?;
-    let pod_request = match pod_request_of {
-        Some(pod_request) => pod_request,
-        None => of_cluster(&objects, pod.unwrap_or_default(), asked)?,
+    let (pod_request, objects) = match pod {
+        Some((text, namespace)) => {
+            let mut name = PodName::parse(text, namespace)?;
+            let objects = read(cli, true, chosen, Some(&mut name))?;
+            (of_cluster(&objects, &name, text, asked)?, objects)
+        }
+        // What needs no cluster is wrong before one is asked.
+        None => (pod_request_of(asked)?, read(cli, true, chosen, None)?),
     };
     let cluster = cluster(objects, &[], chosen, pod_request.key.as_ref())?;
     Ok((pod_request.in_cluster(&cluster), cluster))
@@ -94,9 +81,11 @@ fn pod_request_of(asked: &PodOptions) -> Result<PodRequest, Failure> {
     }
 }
 
-fn of_cluster(objects: &Objects, named: &str, asked: &PodOptions) -> Result<PodRequest, Failure> {
-    let mut found = objects.texts.iter();
-    let Some((key, text)) = found.next() else {
+fn of_cluster(objects: &Objects, wanted: &PodName, named: &str, asked: &PodOptions) -> Result<PodRequest, Failure> {
+    let mut found = objects.pods.iter().filter(|((namespace, name), _)| {
+        *name == wanted.name && wanted.namespace.as_ref().is_none_or(|wanted| wanted == namespace)
+    });
+    let Some((key, pod)) = found.next() else {
         return Err(Failure::NoSuchObject(format!("there is no pod {named}")));
     };
     if let Some((other, _)) = found.next() {
@@ -105,18 +94,12 @@ fn of_cluster(objects: &Objects, named: &str, asked: &PodOptions) -> Result<PodR
             "{named} is in several namespaces, such as {one} and {two}: give NAMESPACE/NAME"
         )));
     }
-    PodRequest::of_cluster(key, text, &asked.allocation)
-        .map_err(|cause| Failure::Other(format!("pod {named}: {cause}")))
+    PodRequest::of_cluster(key, pod, &asked.allocation).map_err(|cause| Failure::Other(format!("pod {named}: {cause}")))
 }
 
-fn read(
-    cli: &Cli,
-    wanted: ObjectSelection,
-    chosen: &BySelector,
-    pod: Option<&(Option<String>, String)>,
-) -> Result<Objects, Failure> {
-    let pods = wanted.pods;
-    let mut objects = Objects::new(wanted);
+/// Reads the objects; of the API server also the `pod`, whose namespace becomes known.
+fn read(cli: &Cli, with_pods: bool, chosen: &BySelector, pod: Option<&mut PodName>) -> Result<Objects, Failure> {
+    let mut objects = Objects::new(with_pods);
     if !cli.from.is_empty() {
         files::read(&mut objects, &cli.from).map_err(Failure::Other)?;
         return Ok(objects);
@@ -126,16 +109,18 @@ fn read(
     runtime.block_on(async {
         let client = apiserver::connect(cli.kubeconfig.as_deref(), cli.context.as_deref());
         let client = client.map_err(|cause| Failure::Other(cause.to_string()))?;
-        if let Some((namespace, name)) = pod {
-            let namespace = namespace.as_deref().unwrap_or(client.default_namespace());
-            objects.want(namespace, name);
-            let is_there = apiserver::read_pod(&mut objects, &client, namespace, name).await;
+        if let Some(pod) = pod {
+            let namespace = pod
+                .namespace
+                .get_or_insert_with(|| client.default_namespace().to_owned());
+            let is_there = apiserver::read_pod(&mut objects, &client, namespace, &pod.name).await;
             if !is_there.map_err(Failure::Other)? {
+                let (namespace, name) = (&namespace, &pod.name);
                 return Err(Failure::NoSuchObject(format!("there is no pod {namespace}/{name}")));
             }
         }
         let labels = chosen.selector.as_ref().map(ToString::to_string);
-        let read = apiserver::read(&mut objects, &client, labels.as_deref(), pods).await;
+        let read = apiserver::read(&mut objects, &client, labels.as_deref(), with_pods).await;
         read.map_err(Failure::Other)?;
         // The API server selects them.
         let is_none_read = objects.nodes.is_empty() && objects.unreadable.nodes.is_empty();

@@ -9,9 +9,9 @@ use kubelet_planner::Amounts;
 use stelia_cpus::quantity::Quantity;
 use stelia_cpus::quantity::bytes::of_bytes;
 
-use crate::chooser::Refusal;
 use crate::objects::NodeObject;
 use crate::pod_request::PodRequest;
+use crate::reasons::Refusal;
 
 /// What the pods that are bound to a node request together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,12 +43,7 @@ fn named(amounts: &Amounts) -> impl Iterator<Item = (String, u64)> {
 /// Every reason of labels, taints and names why the scheduler would not bind the pod to this node.
 pub fn rules(pod_request: &PodRequest, name: &str, node: &NodeObject) -> Vec<Refusal> {
     let mut refusals = Vec::new();
-    let mut add = |what: String, detail: &str| {
-        refusals.push(Refusal {
-            what,
-            detail: detail.to_owned(),
-        });
-    };
+    let mut add = |what: String, detail: &str| refusals.push(Refusal::new(what, detail));
     let wanted = pod_request.spec.node_name.as_deref();
     let wanted = wanted.filter(|wanted| pod_request.key.is_none() && !wanted.is_empty() && *wanted != name);
     if let Some(wanted) = wanted {
@@ -63,7 +58,8 @@ pub fn rules(pod_request: &PodRequest, name: &str, node: &NodeObject) -> Vec<Ref
     }
     let affinity = pod_request.spec.affinity.as_ref();
     let affinity = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
-    if let Some(required) = affinity.and_then(|affinity| affinity.required.as_ref()) {
+    let required = affinity.and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
+    if let Some(required) = required {
         let matches = |term: &NodeSelectorTerm| matches_term(term, name, &node.labels);
         if !required.node_selector_terms.iter().any(matches) {
             add("the pod's required node affinity does not match it".to_owned(), "");
@@ -105,13 +101,11 @@ pub fn requests(requests: &Amounts, node: &NodeObject, used: &Used) -> Vec<Refus
 
 /// What stops a pod where a resource runs out.
 pub fn too_little(resource: &str) -> Refusal {
-    Refusal {
-        what: match resource {
-            "pods" => "it has as many pods as it may".to_owned(),
-            resource => format!("too little {resource} is left of what pods may request"),
-        },
-        detail: String::new(),
-    }
+    let what = match resource {
+        "pods" => "it has as many pods as it may".to_owned(),
+        resource => format!("too little {resource} is left of what pods may request"),
+    };
+    Refusal::new(what, "")
 }
 
 /// How many pods with these requests the node has room for, whatever the CPUs' places, and what runs out first.

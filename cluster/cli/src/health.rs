@@ -6,36 +6,45 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use clap::Args;
 use serde::Serialize;
+use stelia_cpus::text::named;
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, properties, table};
 
+use crate::cli::words;
 use crate::cluster::{Cluster, each, without_domain};
-use crate::node_rows::NodeRows;
+use crate::nodes::number;
 use crate::objects::Problem;
 use crate::prose;
-use crate::verdict::{Group, MAX_NAMED_NODES, groups, listed, table_of};
-pub use node_state::{NodeHealth, NodeState};
+use crate::reasons::{Group, MAX_NAMED_NODES, groups, listed, table_of};
+use crate::rows::NodeRows;
+pub use node_state::{NodeHealth, NodeState, OTHER, STATES};
 
 /// What the legend says of rows that stand for several nodes.
 const FOLDED: &str =
     "NAME +N: N more nodes have the same health, version and reasons; VMS is the sum of all. -o wide lists each.";
 
-/// By what rows are ordered.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum NodeOrder {
-    /// By state, what needs attention first.
-    #[default]
-    Trouble,
-    Name,
-    /// The lowest version first.
-    Version,
+named! {
+    /// By what rows are ordered.
+    #[derive(Default)]
+    pub enum NodeOrder {
+        /// By state, what needs attention first.
+        #[default]
+        Trouble = "trouble",
+        Name = "name",
+        /// The lowest version first.
+        Version = "version",
+    }
 }
 
-/// Which nodes are listed.
-#[derive(Debug, Clone, Default)]
+/// Which nodes are listed. Without states: those that need attention, and with `-o wide` all.
+#[derive(Debug, Clone, Default, Args)]
 pub struct NodeFilter {
-    /// Empty: the states that need attention, and with `-o wide` all.
+    /// List only nodes with this health, separated by commas. The sums are of all nodes
+    #[arg(long = "state", value_name = "HEALTH", value_delimiter = ',', value_parser = words(NodeState::NAMES, NodeState::parse))]
     pub states: Vec<NodeState>,
+    /// Order of the lines
+    #[arg(long = "sort", value_name = "ORDER", default_value = "trouble", value_parser = words(NodeOrder::NAMES, NodeOrder::parse))]
     pub order: NodeOrder,
 }
 
@@ -74,77 +83,57 @@ pub struct Count {
 }
 
 /// The sums over the nodes that publish them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct VmCounts {
-    pub isolated: u64,
-    pub pinned: u64,
-    pub waiting: u64,
-    pub shared: u64,
-    pub evicted: u64,
-    pub releasing: u64,
-    /// In a state that this version does not know.
-    pub other: u64,
+    /// How many VMs are in each of [`STATES`].
+    #[serde(flatten)]
+    pub by_state: BTreeMap<&'static str, u64>,
     /// In whatever state: with a reason of degradation.
     pub degraded: u64,
-    /// Those of `waiting` that float for more than 120 s.
+    /// Those that are waiting for more than 120 s.
     pub waiting_too_long: u64,
 }
 
 impl VmCounts {
-    fn sum(self, other: Self) -> Self {
-        Self {
-            isolated: self.isolated.saturating_add(other.isolated),
-            pinned: self.pinned.saturating_add(other.pinned),
-            waiting: self.waiting.saturating_add(other.waiting),
-            shared: self.shared.saturating_add(other.shared),
-            evicted: self.evicted.saturating_add(other.evicted),
-            releasing: self.releasing.saturating_add(other.releasing),
-            other: self.other.saturating_add(other.other),
-            degraded: self.degraded.saturating_add(other.degraded),
-            waiting_too_long: self.waiting_too_long.saturating_add(other.waiting_too_long),
-        }
+    /// How many are in one of [`STATES`].
+    pub fn count(&self, state: &str) -> u64 {
+        self.by_state.get(state).copied().unwrap_or(0)
     }
 
-    fn total(self) -> u64 {
-        [
-            self.isolated,
-            self.pinned,
-            self.waiting,
-            self.shared,
-            self.evicted,
-            self.releasing,
-            self.other,
-        ]
-        .into_iter()
-        .fold(0, u64::saturating_add)
+    fn add(&mut self, other: &Self) {
+        for (state, count) in &other.by_state {
+            let sum = self.by_state.entry(state).or_default();
+            *sum = sum.saturating_add(*count);
+        }
+        self.degraded = self.degraded.saturating_add(other.degraded);
+        self.waiting_too_long = self.waiting_too_long.saturating_add(other.waiting_too_long);
     }
 
-    fn in_words(self) -> String {
-        let states = [
-            (self.isolated, "isolated"),
-            (self.pinned, "pinned"),
-            (self.waiting, "waiting"),
-            (self.shared, "shared"),
-            (self.evicted, "evicted"),
-            (self.releasing, "releasing"),
-            (self.other, "in other states"),
-        ];
-        let states = states.into_iter().filter(|(count, _)| *count > 0);
-        let states: Vec<String> = states.map(|(count, state)| format!("{count} {state}")).collect();
-        let total = if states.is_empty() {
-            self.total().to_string()
-        } else {
-            format!("{}: {}", self.total(), states.join(", "))
-        };
-        match self.degraded {
-            0 => total,
-            degraded => format!("{total}; {degraded} degraded"),
+    fn total(&self) -> u64 {
+        self.by_state.values().copied().fold(0, u64::saturating_add)
+    }
+
+    fn in_words(&self) -> String {
+        let states = STATES.into_iter().filter(|state| self.count(state) > 0);
+        let states = states.map(|state| match state {
+            OTHER => format!("{} in other states", self.count(state)),
+            state => format!("{} {state}", self.count(state)),
+        });
+        let states: Vec<String> = states.collect();
+        let mut words = self.total().to_string();
+        if !states.is_empty() {
+            words += &format!(": {}", states.join(", "));
         }
+        if self.degraded > 0 {
+            words += &format!("; {} degraded", self.degraded);
+        }
+        words
     }
 }
 
-fn number(value: Option<u64>) -> String {
-    value.map(|value| value.to_string()).unwrap_or_default()
+/// A column of the VMs in a state.
+const fn state_column(heading: &'static str, cell: fn(&NodeHealth) -> String) -> Column<NodeHealth> {
+    column(heading, cell).wide().right()
 }
 
 /// The columns of the table.
@@ -154,23 +143,17 @@ pub const COLUMNS: [Column<NodeHealth>; 9] = [
         .shortens(),
     column("HEALTH", |node: &NodeHealth| node.health.name().to_owned()).means(|node| node.health.meaning()),
     column("VERSION", |node: &NodeHealth| node.version.clone().unwrap_or_default()).yields(2),
-    column("VMS", |node: &NodeHealth| number(node.vms.map(VmCounts::total))).right(),
-    column("ISOLATED", |node: &NodeHealth| number(node.vms.map(|vms| vms.isolated)))
-        .wide()
-        .right(),
-    column("PINNED", |node: &NodeHealth| number(node.vms.map(|vms| vms.pinned)))
-        .wide()
-        .right(),
-    column("WAITING", |node: &NodeHealth| number(node.vms.map(|vms| vms.waiting)))
-        .wide()
-        .right(),
-    column("DEGRADED", |node: &NodeHealth| number(node.vms.map(|vms| vms.degraded)))
-        .wide()
-        .right()
-        .means(|node| match node.vms {
-            Some(vms) if vms.degraded > 0 => Meaning::Attention,
-            _ => Meaning::Plain,
-        }),
+    column("VMS", |node: &NodeHealth| {
+        number(node.vms.as_ref().map(VmCounts::total))
+    })
+    .right(),
+    state_column("ISOLATED", |node| node.in_state("isolated")),
+    state_column("PINNED", |node| node.in_state("pinned")),
+    state_column("WAITING", |node| node.in_state("waiting")),
+    state_column("DEGRADED", |node| number(node.vms.as_ref().map(|vms| vms.degraded))).means(|node| match &node.vms {
+        Some(vms) if vms.degraded > 0 => Meaning::Attention,
+        _ => Meaning::Plain,
+    }),
     column("REASON", NodeHealth::reason).wraps().or_nothing(),
 ];
 
@@ -194,10 +177,7 @@ impl Health {
             names_without_steliad,
             states: counted(&mut all.iter().map(|node| node.health.name().to_owned())),
             versions: counted(&mut all.iter().filter_map(|node| node.version.clone())),
-            vms: all
-                .iter()
-                .filter_map(|node| node.vms)
-                .fold(VmCounts::default(), VmCounts::sum),
+            vms: VmCounts::default(),
             reasons: grouped(&all),
             problems: cluster.problems.stored().to_vec(),
             without_summary: all.iter().filter(|node| node.has_unknown_vms()).count() as u64,
@@ -205,6 +185,9 @@ impl Health {
             is_filtered: !filter.states.is_empty(),
             nodes: Vec::new(),
         };
+        all.iter()
+            .filter_map(|node| node.vms.as_ref())
+            .for_each(|vms| health.vms.add(vms));
         health.nodes = all;
         health
             .nodes
@@ -237,7 +220,7 @@ impl Health {
             Some(_) => names.map(|name| without_domain(name)).collect(),
             None => names.map(String::as_str).collect(),
         };
-        format!(" ({})", listed(&names, self.without_steliad, named))
+        format!(" ({})", listed(&names, named))
     }
 
     /// How many of them do not work as they should.
@@ -289,7 +272,7 @@ impl Render for Health {
             vms += &format!("; not published by {}", counted(self.without_summary, "node"));
         }
         let lines = [("Nodes", nodes), ("Versions", versions), ("VMs", vms)];
-        let mut parts = vec![properties(lines, style), table_of(&self.reasons, style)];
+        let mut parts = vec![properties(lines, style), table_of(&self.reasons, "NODES", style)];
         let shown: Vec<&NodeHealth> = self
             .nodes
             .iter()

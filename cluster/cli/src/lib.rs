@@ -9,12 +9,15 @@ pub mod eligible;
 mod files;
 pub mod health;
 pub mod ledger;
-mod node_rows;
 pub mod nodes;
 pub mod objects;
 pub mod plan;
 pub mod pod_request;
+pub mod reasons;
+mod rows;
 mod selector;
+#[cfg(test)]
+mod testing;
 pub mod verdict;
 pub mod vms;
 pub mod why;
@@ -28,11 +31,11 @@ use stelia_ledger::day::Month;
 use stelia_table::{Form, PrintError, TextStyle, now, printable, wrap};
 
 use cli::{Cli, Command};
-use health::{Health, NodeFilter};
+use health::Health;
 use ledger::Ledger;
 use nodes::{NodeOrder, Nodes};
 use plan::Plan;
-use vms::{VmFilter, Vms};
+use vms::Vms;
 use why::WhyAnswer;
 
 /// Why a command failed. The exit code follows from the variant.
@@ -110,39 +113,23 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             output_options.print(&nodes.listed(states, sort.unwrap_or(default)))
         }
         Command::Vms {
-            patterns,
-            namespace,
-            states,
+            filter,
             nodes,
             all_namespaces: _,
             sort,
             chosen,
         } => {
-            let filter = VmFilter {
-                patterns: patterns.clone(),
-                namespace: namespace.clone(),
-                states: states.clone(),
-            };
             let cluster = command_input::vms(cli, nodes, chosen)?;
             let on_all = chosen.selector.is_none() && nodes.is_empty();
-            let vms = Vms::of(&cluster, &filter, *sort, on_all, now());
-            if vms.vms.is_empty() && !patterns.is_empty() {
+            let vms = Vms::of(&cluster, filter, *sort, on_all, now());
+            if vms.vms.is_empty() && !filter.patterns.is_empty() {
                 Err(Failure::NoSuchObject("no VM fits".to_owned()))
             } else {
                 output_options.print(&vms)
             }
         }
-        Command::Health {
-            names,
-            states,
-            sort,
-            chosen,
-        } => {
-            let filter = NodeFilter {
-                states: states.clone(),
-                order: *sort,
-            };
-            output_options.print(&Health::of(&command_input::nodes(cli, names, chosen)?, &filter))
+        Command::Health { names, filter, chosen } => {
+            output_options.print(&Health::of(&command_input::nodes(cli, names, chosen)?, filter))
         }
         Command::Why {
             pod,
@@ -150,7 +137,7 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             chosen,
             asked,
         } => {
-            let pod = command_input::PodReference::of(pod.as_deref(), namespace.as_deref());
+            let pod = pod.as_deref().map(|pod| (pod, namespace.as_deref()));
             let (pod_request, cluster) = command_input::pod_request(cli, pod, chosen, asked)?;
             output_options.print(&WhyAnswer::of(&pod_request, &cluster))
         }
@@ -159,8 +146,7 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             chosen,
             asked,
         } => {
-            let (pod_request, cluster) =
-                command_input::pod_request(cli, command_input::PodReference::default(), chosen, asked)?;
+            let (pod_request, cluster) = command_input::pod_request(cli, None, chosen, asked)?;
             output_options.print(&Plan::of(&pod_request, &cluster, *until_full))
         }
         Command::Ledger {
@@ -178,10 +164,10 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             if let Some(problem) = ledger::ambiguous(&rings, vms) {
                 return Err(Failure::Usage(problem));
             }
-            match Ledger::of(&rings, vms, (since_us, until_us), now()) {
-                Some(ledger) => output_options.print(&ledger),
-                None => Err(no_vm(&rings, (since_us, until_us))),
+            if !ledger::has_vm(&rings, vms) {
+                return Err(no_vm(&rings, (since_us, until_us)));
             }
+            output_options.print(&Ledger::of(rings, vms, (since_us, until_us), now()))
         }
         Command::Completions { shell } => stelia_table::completion_script("stelia-cluster", shell)
             .map_err(|cause| Failure::Other(format!("completions for {shell}: {cause}"))),

@@ -10,12 +10,13 @@ use stelia_cpus::text::excerpt;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_koordinator::report::Facts;
 use stelia_koordinator::report::profile::Profile;
+use stelia_koordinator::report::stored::{Amounts, Holder};
 use stelia_table::{Column, Meaning, Render, TextStyle, column};
 
 use crate::chooser::{Chooser, whole_cores};
 use crate::cluster::{Cluster, Member, each};
 use crate::objects::{NodeObject, Problem};
-use crate::verdict::NO_NODE;
+use crate::reasons::NO_NODE;
 pub use order::{NodeOrder, STATES};
 
 /// A node's CPUs.
@@ -145,7 +146,7 @@ fn yes_or_no(value: Option<bool>) -> String {
     }
 }
 
-fn number(value: Option<u64>) -> String {
+pub(crate) fn number(value: Option<u64>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }
 
@@ -197,11 +198,7 @@ impl Row {
         };
         if let Some(cause) = member.not_ready() {
             row.is_not_ready = true;
-            row.warnings.push(if cause.is_empty() {
-                "the Node is not Ready".to_owned()
-            } else {
-                format!("the Node is not Ready: {cause}")
-            });
+            row.warnings.push(with_detail("the Node is not Ready", cause));
         }
         row.warnings.extend(member.is_left_behind.then(|| NO_NODE.to_owned()));
         row.warnings.extend(member.is_cordoned().then(|| "cordoned".to_owned()));
@@ -245,11 +242,7 @@ impl Row {
             && !summary.reason.trim().is_empty()
         {
             let (reason, message) = (excerpt::name(&summary.reason), excerpt::cause(&summary.message));
-            row.warnings.push(if message.is_empty() {
-                reason
-            } else {
-                format!("{reason}: {message}")
-            });
+            row.warnings.push(with_detail(&reason, &message));
         }
         row.warnings.extend(stored.warnings.iter().cloned());
         row.warnings.extend(stored.problem.clone());
@@ -260,8 +253,7 @@ impl Row {
                 row.describe(facts, &chooser.free().unwrap_or_default());
                 row.vms = Some(stored.holders.len() as u64);
                 if stored.profile == Profile::Stelia {
-                    let is_one =
-                        |holder: &&stelia_koordinator::report::stored::Holder| holder.is_container == Some(true);
+                    let is_one = |holder: &&Holder| holder.is_container == Some(true);
                     row.containers = Some(stored.holders.iter().filter(is_one).count() as u64);
                 }
             }
@@ -299,8 +291,8 @@ impl Row {
     }
 
     /// By amounts only.
-    fn count(&mut self, zones: &BTreeMap<u32, BTreeMap<String, stelia_koordinator::report::stored::Amounts>>) {
-        let numa = |(node, resources): (&u32, &BTreeMap<_, stelia_koordinator::report::stored::Amounts>)| {
+    fn count(&mut self, zones: &BTreeMap<u32, BTreeMap<String, Amounts>>) {
+        let numa = |(node, resources): (&u32, &BTreeMap<_, Amounts>)| {
             let cpu = resources.get("cpu")?;
             Some(Numa {
                 node: *node,
@@ -318,7 +310,7 @@ impl Row {
         self.free_cpus = Some(sum(|numa| numa.free_cpus));
     }
 
-    fn count_devices(&mut self, zones: &BTreeMap<u32, BTreeMap<String, stelia_koordinator::report::stored::Amounts>>) {
+    fn count_devices(&mut self, zones: &BTreeMap<u32, BTreeMap<String, Amounts>>) {
         for numa in &mut self.numa {
             let resources = zones.get(&numa.node).into_iter().flatten();
             let devices = resources.filter(|(name, _)| name.contains('/'));
@@ -339,6 +331,13 @@ impl Row {
     /// Whether more than amounts is known.
     pub fn is_exact(&self) -> bool {
         self.profile.is_some_and(|profile| profile != Profile::Nrt.name())
+    }
+}
+
+fn with_detail(reason: &str, detail: &str) -> String {
+    match detail {
+        "" => reason.to_owned(),
+        detail => format!("{reason}: {detail}"),
     }
 }
 

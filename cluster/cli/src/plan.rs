@@ -6,15 +6,16 @@ mod tests;
 use serde::Serialize;
 use stelia_table::{Column, Render, TextStyle, column, counted, properties, table};
 
-use crate::chooser::{Chooser, Refusal};
 use crate::cluster::{Cluster, Member, each};
 use crate::eligible;
-use crate::node_rows::{self, NodeRows};
+use crate::nodes::number;
 use crate::objects::{Problem, own_cpus};
 use crate::pod_request::PodRequest;
 use crate::prose;
-use crate::verdict::{Basis, Group, Verdict, groups, table_of};
-use crate::why::assumed;
+use crate::reasons::{Group, Refusal, groups, table_of};
+use crate::rows::{self, NodeRows};
+use crate::verdict::{Basis, Verdict};
+use crate::why::{assumed, no_room};
 
 /// Limit of the pods of one node: more than any node runs (`maxPods` is 110 by default).
 pub const MAX_PODS_PER_NODE: u64 = 256;
@@ -65,35 +66,13 @@ pub struct Filled {
 
 impl Plan {
     pub fn of(pod_request: &PodRequest, cluster: &Cluster, until_full: bool) -> Self {
-        let most = if until_full { MAX_PODS_PER_NODE } else { 1 };
-        let filled = each(&cluster.members, |member| {
-            let chooser = member.chooser();
-            let verdict = Verdict::of(pod_request, member, &chooser);
-            let mut filled = fill(pod_request, member, &chooser, &verdict, most);
-            // Where the question is for one, nobody asks what would stop a second.
-            let asks = until_full || filled.fits.is_none_or(|fits| fits == 0);
-            filled.stop = filled.stop.filter(|_| asks);
-            (verdict, filled)
-        });
-        let nodes: Vec<Filled> = cluster
-            .members
+        let filled = each(&cluster.members, |member| fill(pod_request, member, until_full));
+        let stops = filled
             .iter()
-            .zip(&filled)
-            .map(|(member, (_, filled))| Filled {
-                name: member.name.clone(),
-                fits: filled.fits,
-                or_more: until_full && filled.fits.is_some() && filled.stop.is_none(),
-                together: filled.together,
-                by_sum: filled.by_sum,
-                profile: member.report.as_ref().map(|report| report.stored.profile.name()),
-                stopped_by: filled.stop.as_ref().map(|stop| stop.what.clone()),
-                detail: filled.stop.as_ref().map(|stop| stop.detail.clone()),
-            })
-            .collect();
-        let stops = cluster.members.iter().zip(&filled);
-        let stops = stops.filter_map(|(member, (_, filled))| Some((member.name.as_str(), filled.stop.as_ref()?)));
+            .filter_map(|(_, node, stop)| Some((node.name.as_str(), stop.as_ref()?)));
         let stops = groups(stops);
-        let verdicts: Vec<Verdict> = filled.into_iter().map(|(verdict, ..)| verdict).collect();
+        let (verdicts, nodes): (Vec<Verdict>, Vec<Filled>) =
+            filled.into_iter().map(|(verdict, node, _)| (verdict, node)).unzip();
         Self {
             pod: pod_request.name.clone(),
             qos: pod_request.pod.qos().name(),
@@ -117,52 +96,49 @@ fn sum(nodes: &[Filled], of: fn(&Filled) -> Option<u64>) -> Option<u64> {
     nodes.iter().filter_map(of).reduce(u64::saturating_add)
 }
 
-/// What a node has room for.
-#[derive(Debug, Default)]
-struct NodeRoom {
-    /// `None` where it is not known.
-    fits: Option<u64>,
-    together: Option<u64>,
-    by_sum: Option<u64>,
-    /// What stops the next one.
-    stop: Option<Refusal>,
-}
-
-/// How many fit on a node, at most `most`.
-fn fill(pod_request: &PodRequest, member: &Member, chooser: &Chooser, verdict: &Verdict, most: u64) -> NodeRoom {
+/// A node's answer to one pod, how many it has room for, and what stops the next one.
+fn fill(pod_request: &PodRequest, member: &Member, until_full: bool) -> (Verdict, Filled, Option<Refusal>) {
+    let most = if until_full { MAX_PODS_PER_NODE } else { 1 };
+    let chooser = member.chooser();
+    let verdict = Verdict::of(pod_request, member, &chooser);
     let by_sum = chooser.by_sum(pod_request);
     let refused = verdict.fixed.first().or(verdict.requests.first());
-    if let Some(refusal) = refused {
-        let none = by_sum.map(|_| 0);
-        return NodeRoom {
-            fits: Some(0),
-            together: none,
-            by_sum: none,
-            stop: Some(refusal.clone()),
-        };
-    }
-    if verdict.basis == Basis::Nothing {
-        return NodeRoom {
-            stop: verdict.placement.clone().err(),
-            ..NodeRoom::default()
-        };
-    }
-    let by_requests = member
-        .node
-        .as_ref()
-        .map(|node| eligible::fit(&pod_request.requests, node, &member.used));
-    let bound = by_requests.as_ref().map_or(most, |(count, _)| most.min(*count));
-    let fits = chooser.until_full(pod_request, bound);
-    let stop = fits.then.or_else(|| {
-        let (count, resource) = by_requests.filter(|(count, _)| *count < most || *count == fits.count)?;
-        (count == fits.count).then(|| eligible::too_little(&resource))
-    });
-    NodeRoom {
-        fits: Some(fits.count),
-        together: fits.together,
-        by_sum: by_sum.map(|by_sum| by_sum.min(bound)),
-        stop,
-    }
+    let (fits, together, by_sum, stop) = match (refused, verdict.basis) {
+        (Some(refusal), _) => {
+            let none = by_sum.map(|_| 0);
+            (Some(0), none, none, Some(refusal.clone()))
+        }
+        (None, Basis::Nothing) => (None, None, None, verdict.placement.clone().err()),
+        (None, _) => {
+            let node = member.node.as_ref();
+            let by_requests = node.map(|node| eligible::fit(&pod_request.requests, node, &member.used));
+            let bound = by_requests.as_ref().map_or(most, |(count, _)| most.min(*count));
+            let fits = chooser.until_full(pod_request, bound);
+            let stop = fits.then.or_else(|| {
+                let (count, resource) = by_requests.filter(|(count, _)| *count < most || *count == fits.count)?;
+                (count == fits.count).then(|| eligible::too_little(&resource))
+            });
+            (
+                Some(fits.count),
+                fits.together,
+                by_sum.map(|by_sum| by_sum.min(bound)),
+                stop,
+            )
+        }
+    };
+    // Where the question is for one, nobody asks what would stop a second.
+    let stop = stop.filter(|_| until_full || fits.is_none_or(|fits| fits == 0));
+    let filled = Filled {
+        name: member.name.clone(),
+        fits,
+        or_more: until_full && fits.is_some() && stop.is_none(),
+        together,
+        by_sum,
+        profile: member.report.as_ref().map(|report| report.stored.profile.name()),
+        stopped_by: stop.as_ref().map(|stop| stop.what.clone()),
+        detail: stop.as_ref().map(|stop| stop.detail.clone()),
+    };
+    (verdict, filled, stop)
 }
 
 /// The columns of the table.
@@ -189,10 +165,6 @@ pub const COLUMNS: [Column<Filled>; 7] = [
 /// The columns of pods with devices alone.
 const TOGETHER: &str = "TOGETHER";
 const BY_SUM: &str = "BY SUM";
-
-fn number(value: Option<u64>) -> String {
-    value.map(|value| value.to_string()).unwrap_or_default()
-}
 
 impl Render for Plan {
     fn text(&self, style: TextStyle) -> String {
@@ -243,9 +215,9 @@ impl Render for Plan {
             parts.push(table(&columns, &shown.rows, style));
         }
         if style.legend && shown.is_folded {
-            parts.push(prose(node_rows::FOLDED, style));
+            parts.push(prose(rows::FOLDED, style));
         }
-        parts.push(table_of(&self.stops, style));
+        parts.push(table_of(&self.stops, "NODES", style));
         parts.retain(|part| !part.is_empty());
         parts.join("\n")
     }
@@ -256,9 +228,6 @@ impl Render for Plan {
     }
 
     fn failure(&self) -> Option<String> {
-        (self.fits == 0).then(|| match self.unknown {
-            0 => format!("no node has room for {}", self.pod),
-            unknown => format!("no node is known to have room for {}; {unknown} cannot tell", self.pod),
-        })
+        (self.fits == 0).then(|| no_room(&self.pod, self.unknown))
     }
 }

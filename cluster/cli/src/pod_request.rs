@@ -10,7 +10,7 @@ use stelia_koordinator::allocator::{AllocationRequest, koordinator};
 use stelia_placement_rules::request::{self, QOS_CLASS};
 
 use crate::cluster::Cluster;
-use crate::objects::{NodeObject, PodDetails, PodKey, PodSpec, Status, with_overhead};
+use crate::objects::{NodeObject, PodKey, PodObject, PodSpec, Status};
 
 /// A pod, and what it requests from the scheduler and from the program that chooses its CPUs.
 #[derive(Debug, Clone, Default)]
@@ -61,8 +61,8 @@ impl PodRequest {
         let mut document = found.document;
         // A manifest may leave the name to the API server.
         document["metadata"]["name"] = Value::String(found.name.clone());
-        let asked = PodDetails::read(&document.to_string())?;
-        let pod_request = Self::of(found.name, asked, allocation)?;
+        let (_, asked) = PodObject::read(&document.to_string())?;
+        let pod_request = Self::of(found.name, &asked, allocation)?;
         Ok(Self {
             requirements: found.requirements,
             assumed: found.assumed,
@@ -100,20 +100,20 @@ impl PodRequest {
         self
     }
 
-    /// A pod of the cluster, by the text of its object.
+    /// A pod of the cluster.
     ///
     /// # Errors
     /// It is not understood.
-    pub fn of_cluster(key: &PodKey, text: &str, allocation: &AllocationRequest) -> Result<Self, String> {
+    pub fn of_cluster(key: &PodKey, pod: &PodObject, allocation: &AllocationRequest) -> Result<Self, String> {
         let (namespace, name) = key;
-        let pod_request = Self::of(format!("{namespace}/{name}"), PodDetails::read(text)?, allocation)?;
+        let pod_request = Self::of(format!("{namespace}/{name}"), pod, allocation)?;
         Ok(Self {
             key: Some(key.clone()),
             ..pod_request
         })
     }
 
-    fn of(name: String, asked: PodDetails, given: &AllocationRequest) -> Result<Self, String> {
+    fn of(name: String, asked: &PodObject, given: &AllocationRequest) -> Result<Self, String> {
         let mut allocation = given.clone();
         allocation.qos = request::qos_class(allocation.qos, asked.labels.get(QOS_CLASS).map(String::as_str));
         if let Some(text) = asked.annotations.get(koordinator::RESOURCE_SPEC) {
@@ -122,11 +122,11 @@ impl PodRequest {
         }
         Ok(Self {
             name,
-            requests: with_overhead(asked.pod.requests(), asked.spec.overhead.as_ref()),
-            pod: asked.pod,
-            spec: asked.spec,
+            requests: asked.requests(),
+            pod: asked.pod.clone()?,
+            spec: asked.spec.clone(),
             allocation,
-            status: asked.status,
+            status: asked.status.clone(),
             ..Self::default()
         }
         .with_uid())

@@ -1,7 +1,6 @@
 //! `vms`: a line a VM, with its node, its state and why it is so.
 
 mod filter;
-mod notes;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -12,13 +11,13 @@ use serde::Serialize;
 use stelia_cpus::text::{excerpt, named};
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, table};
 
-use crate::cluster::{Cluster, VmPod};
+use crate::cluster::{Cluster, Member};
 use crate::health::NodeHealth;
 use crate::nodes::age;
-use crate::objects::{IsolationCondition, Problem};
+use crate::objects::{IsolationCondition, PodKey, PodObject, Problem};
 use crate::prose;
-use crate::verdict::NO_NODE;
-pub(crate) use filter::{LAUNCHER, without_launcher};
+use crate::reasons::NO_NODE;
+pub(crate) use filter::{LAUNCHER, vm_of};
 pub use filter::{Pattern, VmFilter};
 use rows::{Fold, Rows};
 
@@ -68,16 +67,18 @@ impl VmState {
     }
 }
 
-/// By what rows are ordered.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum VmOrder {
-    /// By state, what needs attention first.
-    #[default]
-    Trouble,
-    Name,
-    Node,
-    /// The latest change first.
-    Since,
+named! {
+    /// By what rows are ordered.
+    #[derive(Default)]
+    pub enum VmOrder {
+        /// By state, what needs attention first.
+        #[default]
+        Trouble = "trouble",
+        Name = "name",
+        Node = "node",
+        /// The latest change first.
+        Since = "since",
+    }
 }
 
 /// The time after its registration within which a VM that floats is starting: after it the publisher writes WaitingTooLong.
@@ -174,25 +175,30 @@ impl Vm {
         }
     }
 
-    fn of(pod: &VmPod, old: &BTreeMap<&str, &'static str>, now_us: u64) -> Self {
-        let condition = pod.isolation.as_ref();
-        let (pod_namespace, pod_name) = pod.key.clone();
+    /// `old`: why what the node published last may not be so any more.
+    fn of(
+        key: PodKey,
+        uid: &str,
+        node: Option<&str>,
+        condition: Option<&IsolationCondition>,
+        old: Option<&'static str>,
+        now_us: u64,
+    ) -> Self {
+        let (pod_namespace, pod_name) = key;
         let text = |text: &String| (!text.is_empty()).then(|| excerpt::cause(text));
-        let old = pod.node.as_deref().and_then(|node| old.get(node).copied());
         let since_us = condition.and_then(|condition| condition.since_us);
-        let state = VmState::of(condition, pod.node.is_some());
         let is_new = since_us.is_some_and(|since| now_us.saturating_sub(since) <= MAX_START_TIME_US);
         let is_waiting = condition.is_some_and(|condition| condition.reason == "Waiting");
         Self {
             pod_namespace,
             pod_name,
-            pod_uid: pod.uid.clone(),
+            pod_uid: uid.to_owned(),
             is_old: old.is_some(),
             label: None,
             nodes: None,
             old,
-            node: pod.node.clone(),
-            state,
+            node: node.map(str::to_owned),
+            state: VmState::of(condition, node.is_some()),
             is_starting: is_new && is_waiting,
             reason: condition.and_then(|condition| text(&condition.reason)),
             message: condition.and_then(|condition| text(&condition.message)),
@@ -202,51 +208,53 @@ impl Vm {
     }
 }
 
-/// The pods that a node's object names as having CPUs of their own, and of which nothing else is known: whether they are VMs is not published.
-fn of_objects<'a>(cluster: &'a Cluster, known: &'a BTreeSet<&str>) -> impl Iterator<Item = VmPod> + 'a {
-    let holders = cluster.members.iter().flat_map(|member| {
-        let holders = member.report.iter().flat_map(|report| &report.stored.holders);
-        holders.map(move |holder| (&member.name, holder))
+/// Why what a node published last may not be so any more.
+fn outdated(member: &Member) -> Option<&'static str> {
+    match (member.not_ready(), member.unusable()) {
+        _ if member.is_left_behind => Some(NO_NODE),
+        (Some(_), _) => Some("its Node is not Ready"),
+        (None, Some("away")) => Some("steliad does not run there"),
+        (None, _) => None,
+    }
+}
+
+/// All of the cluster: those of the pods that have not ended and say so by their resource or their condition, and those that a node's object
+/// names as having CPUs of their own; whether the latter are VMs is not published. `on_all`: no nodes were chosen, so that VMs without one
+/// count too, and without Nodes and objects the pod says where it is.
+fn all(cluster: &Cluster, on_all: bool, now_us: u64) -> Vec<Vm> {
+    let members: BTreeMap<&str, &Member> = cluster.members.iter().map(|member| (&*member.name, member)).collect();
+    let is_vm = |pod: &PodObject| !pod.has_ended() && (pod.has_vm_resource || pod.isolation.is_some());
+    let pods = || cluster.pods.iter().filter(|(_, pod)| is_vm(pod));
+    let known: BTreeSet<&str> = pods().map(|(_, pod)| pod.uid.as_str()).collect();
+    let of_pods = pods().filter_map(|(key, pod)| {
+        let member = pod.node().and_then(|node| members.get(node));
+        (on_all || member.is_some()).then(|| {
+            let old = member.and_then(|member| outdated(member));
+            Vm::of(key.clone(), &pod.uid, pod.node(), pod.isolation.as_ref(), old, now_us)
+        })
     });
-    let unknown = holders.filter(|(_, holder)| !known.contains(holder.pod.as_str()));
-    unknown.map(|(node, holder)| {
-        let of_pod = cluster.pods.get(holder.pod.as_str()).map(|(key, _)| key.clone());
-        let of_object = || {
-            let name = holder.name.as_ref()?;
-            Some((name.namespace().to_owned(), name.name().to_owned()))
-        };
-        VmPod {
-            key: of_pod.or_else(of_object).unwrap_or_default(),
-            uid: holder.pod.to_string(),
-            node: Some(node.clone()),
-            isolation: None,
-        }
-    })
+    let of_objects = cluster.members.iter().flat_map(|member| {
+        let holders = member.report.iter().flat_map(|report| &report.stored.holders);
+        let unknown = holders.filter(|holder| !known.contains(holder.pod.as_str()));
+        unknown.map(|holder| {
+            let key = cluster.holder(holder);
+            Vm::of(
+                key,
+                holder.pod.as_str(),
+                Some(&member.name),
+                None,
+                outdated(member),
+                now_us,
+            )
+        })
+    });
+    of_pods.chain(of_objects).collect()
 }
 
 impl Vms {
-    /// Those of the cluster's nodes that the filter lets through. `on_all`: no nodes were chosen, so that VMs without one count too.
+    /// Those of the cluster's nodes that the filter lets through. `on_all`: no nodes were chosen.
     pub fn of(cluster: &Cluster, filter: &VmFilter, order: VmOrder, on_all: bool, now_us: u64) -> Self {
-        let nodes: BTreeSet<&str> = cluster.members.iter().map(|member| member.name.as_str()).collect();
-        let old = cluster.members.iter().filter_map(|member| {
-            let why = match (member.not_ready(), member.unusable()) {
-                _ if member.is_left_behind => NO_NODE,
-                (Some(_), _) => "its Node is not Ready",
-                (None, Some("away")) => "steliad does not run there",
-                (None, _) => return None,
-            };
-            Some((member.name.as_str(), why))
-        });
-        let old: BTreeMap<&str, &'static str> = old.collect();
-        let is_here = |vm: &&VmPod| match vm.node.as_deref() {
-            // Without Nodes and objects nothing is known of the node, and the pod says where it is.
-            Some(node) => on_all || nodes.contains(node),
-            None => on_all,
-        };
-        let known: BTreeSet<&str> = cluster.vms.iter().map(|vm| vm.uid.as_str()).collect();
-        let of_pods = cluster.vms.iter().filter(is_here).cloned();
-        let all = of_pods.chain(of_objects(cluster, &known));
-        let all: Vec<Vm> = all.map(|pod| Vm::of(&pod, &old, now_us)).collect();
+        let all = all(cluster, on_all, now_us);
         let degraded_besides = if filter.hides_degraded() {
             0
         } else {
@@ -355,7 +363,7 @@ impl Render for Vms {
         let vms = counted(self.vms.len() as u64, "VM");
         let nodes = counted(nodes.len() as u64, "node");
         let totals = prose(&format!("{vms} on {nodes}: {}.", states.join(", ")), style);
-        let mut notes = rows.notes.clone();
+        let mut notes = Vec::new();
         if self.states.iter().any(|count| count.state == VmState::Unknown.name()) {
             notes.push(
                 "unknown: the pod has exclusive CPUs or requests a VM, and has no condition stelia.io/isolated, which stelia-publish --pod-conditions=all writes."
@@ -363,17 +371,16 @@ impl Render for Vms {
             );
         }
         let is_too_long = |vm: &Vm| vm.reason.as_deref() == Some(FLOATING_TOO_LONG);
-        if style.width.is_some() && rows.notes.is_empty() && self.vms.iter().any(is_too_long) {
-            notes.push(format!("{FLOATING_TOO_LONG}: {}", notes::FLOATING_TOO_LONG));
+        if style.width.is_some() && self.vms.iter().any(is_too_long) {
+            notes.push(format!(
+                "{FLOATING_TOO_LONG}: no CPUs of its own more than 120 s after the registration. On the VM's node steliactl why says why."
+            ));
         }
         notes.extend(about_degraded);
         if rows.is_folded {
             notes.push("-o wide lists each VM.".to_owned());
         }
-        if !rows.left_out.is_empty() {
-            let left_out = rows.left_out.join(" and ");
-            notes.push(format!("Names are shown without {left_out}; --full shows them whole."));
-        }
+        notes.extend(rows.left_out);
         let notes: String = notes.iter().map(|note| prose(note, style)).collect();
         let mut parts = vec![totals, table, notes];
         parts.retain(|part| !part.is_empty());

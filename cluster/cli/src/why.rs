@@ -9,12 +9,12 @@ use stelia_api::VM_RESOURCE;
 use stelia_node_plan::planned_nodes;
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, properties, table};
 
-use crate::chooser::Refusal;
 use crate::cluster::{Cluster, Member, called, each};
 use crate::objects::{Problem, own_cpus};
 use crate::pod_request::PodRequest;
 use crate::prose;
-use crate::verdict::{Basis, Group, Verdict, groups, listed, table_of};
+use crate::reasons::{self, Group, Refusal, groups, listed, table_of};
+use crate::verdict::{Basis, Verdict};
 use closest::CpuShortage;
 pub use closest::{Closest, Held};
 
@@ -149,6 +149,14 @@ pub(crate) fn assumed(pod_request: &PodRequest, cluster: &Cluster, verdicts: &[V
     assumed
 }
 
+/// Why the command fails: no node has room, of which some cannot tell.
+pub(crate) fn no_room(pod: &str, unknown: u64) -> String {
+    match unknown {
+        0 => format!("no node has room for {pod}"),
+        unknown => format!("no node is known to have room for {pod}; {unknown} cannot tell"),
+    }
+}
+
 /// That the devices' NUMA nodes are not known everywhere.
 fn unplaced(pod_request: &PodRequest, cluster: &Cluster) -> Option<String> {
     let has = |member: &&Member, resource: &str| {
@@ -196,18 +204,9 @@ pub const COLUMNS: [Column<Answer>; 5] = [
     column("TOGETHER", |answer: &Answer| {
         answer.locality.unwrap_or_default().to_owned()
     }),
-    column("WHY NOT", |answer: &Answer| {
-        let words = answer.reasons.iter().map(|one| {
-            if one.detail.is_empty() {
-                one.what.clone()
-            } else {
-                format!("{} ({})", one.what, one.detail)
-            }
-        });
-        words.collect::<Vec<_>>().join("; ")
-    })
-    .wraps()
-    .or_nothing(),
+    column("WHY NOT", |answer: &Answer| reasons::in_words(&answer.reasons))
+        .wraps()
+        .or_nothing(),
 ];
 
 impl Render for WhyAnswer {
@@ -243,8 +242,8 @@ impl Render for WhyAnswer {
         if style.wide {
             parts.push(table(&COLUMNS, &self.nodes, style));
         } else {
-            parts.push(table_of(&self.reasons, style));
-            parts.push(table_of(&self.apart, style));
+            parts.push(table_of(&self.reasons, "NODES", style));
+            parts.push(table_of(&self.apart, "NODES", style));
         }
         parts.push(
             self.closest
@@ -262,10 +261,7 @@ impl Render for WhyAnswer {
     }
 
     fn failure(&self) -> Option<String> {
-        (self.room == 0).then(|| match self.unknown {
-            0 => format!("no node has room for {}", self.pod),
-            unknown => format!("no node is known to have room for {}; {unknown} cannot tell", self.pod),
-        })
+        (self.room == 0).then(|| no_room(&self.pod, self.unknown))
     }
 }
 
@@ -275,7 +271,7 @@ impl WhyAnswer {
         let names = self.names();
         if !names.is_empty() {
             let names: Vec<&str> = names.iter().map(|name| called(name, style)).collect();
-            words += &format!(": {}", listed(&names, self.room, MAX_NAMED_NODES));
+            words += &format!(": {}", listed(&names, MAX_NAMED_NODES));
         }
         if self.unknown > 0 {
             words += &format!("; {} cannot tell", self.unknown);

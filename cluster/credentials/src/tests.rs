@@ -69,23 +69,18 @@ async fn asked(scheme: &str, user: &str, server: &str) -> (String, Result<String
 }
 
 #[tokio::test]
-async fn a_proxy_forwards_requests_to_a_server_without_tls() {
-    let (head, answer) = asked("http", "me:pass@", "http://k8s.corp:8080").await;
-    assert_eq!(answer.unwrap(), "{}");
-    assert!(head.starts_with("GET http://k8s.corp:8080/api HTTP/1.1\r\n"), "{head}");
-    let head = head.to_lowercase();
-    assert!(head.contains("proxy-authorization: basic bwu6cgfzcw==\r\n"), "{head}");
-    assert!(head.contains("authorization: bearer secret\r\n"), "{head}");
-}
-
-#[tokio::test]
-async fn a_server_with_tls_is_reached_by_connect_and_a_failure_names_the_proxy() {
-    let (head, _) = asked("http", "me:pass@", "https://k8s.corp:6443").await;
-    assert!(head.starts_with("CONNECT k8s.corp:6443 HTTP/1.1\r\n"), "{head}");
-    assert!(
-        head.contains("Basic bWU6cGFzcw==") && !head.contains("secret"),
-        "{head}"
-    );
+async fn a_server_is_reached_by_connect_and_a_failure_names_the_proxy() {
+    for (server, named) in [
+        ("https://k8s.corp:6443", "k8s.corp:6443"),
+        ("http://k8s.corp", "k8s.corp:80"),
+    ] {
+        let (head, _) = asked("http", "me:pass@", server).await;
+        assert!(head.starts_with(&format!("CONNECT {named} HTTP/1.1\r\n")), "{head}");
+        assert!(
+            head.contains("Basic bWU6cGFzcw==") && !head.contains("secret"),
+            "{head}"
+        );
+    }
     let folder = tempfile::tempdir().unwrap();
     let (port, _) = listen("HTTP/1.1 403 Forbidden\r\n\r\n").await;
     let cluster = format!("server: 'https://k8s.corp', proxy-url: 'http://me:pass@127.0.0.1:{port}'");
@@ -210,6 +205,33 @@ async fn a_token_file_is_trimmed_has_precedence_and_is_read_again() {
         cause.starts_with(&format!("read token file {}: No such file", token.display())),
         "{cause}"
     );
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_is_replaced_or_refused_is_read_again_and_one_half_written_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (port, seen) = listen(OK).await;
+    let server = format!("server: 'http://127.0.0.1:{port}'");
+    let path = write(folder.path(), &server, "token: first");
+    let (made, mut files) = Files::client(Source::Kubeconfig(path.clone())).unwrap();
+    ask(&made).await.unwrap();
+    assert!(files.renewed(false).is_none(), "nothing changed");
+    write(folder.path(), &server, "token: the-second");
+    ask(&files.renewed(false).unwrap().unwrap()).await.unwrap();
+    assert!(files.renewed(false).is_none());
+    ask(&files.renewed(true).unwrap().unwrap()).await.unwrap();
+    // Half written: it is tried again.
+    std::fs::write(&path, "clusters: [").unwrap();
+    let cause = files.renewed(false).unwrap().err().unwrap();
+    assert!(cause.contains("kubeconfig"), "{cause}");
+    write(folder.path(), &server, "token: third");
+    ask(&files.renewed(false).unwrap().unwrap()).await.unwrap();
+    let sent = seen.lock().unwrap().join("\n");
+    let sent: Vec<&str> = sent
+        .lines()
+        .filter_map(|line| line.strip_prefix("authorization: Bearer "))
+        .collect();
+    assert_eq!(sent, ["first", "the-second", "the-second", "third"]);
 }
 
 #[tokio::test]

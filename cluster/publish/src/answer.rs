@@ -17,8 +17,6 @@ pub enum ApiAnswer {
     },
     /// None: no connection, a closed one, TLS, a token that cannot be read, or nothing within the time for a request.
     None(String),
-    /// The request could not even be written.
-    Impossible(String),
 }
 
 /// Why a request was not carried out.
@@ -77,7 +75,6 @@ impl ApiAnswer {
     pub fn into_body(self) -> Result<Vec<u8>, ApiFailure> {
         let (code, retry_after, body) = match self {
             Self::None(text) => return Err(ApiFailure::new(FailureKind::Away, text)),
-            Self::Impossible(text) => return Err(ApiFailure::new(FailureKind::Refused, text)),
             Self::Http { status, body, .. } if status.is_success() => return Ok(body),
             Self::Http {
                 status,

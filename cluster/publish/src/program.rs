@@ -17,7 +17,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::options::{PodConditions, PublishOptions};
+use crate::options::PublishOptions;
 use crate::reading::Reading;
 use crate::source::Source;
 use crate::status::Status;
@@ -46,28 +46,8 @@ pub struct Arguments {
     /// Default: the service account of the pod in which the program runs.
     #[arg(long, value_name = "FILE", env = "STELIA_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
-    /// Name of the field manager in the API server.
-    #[arg(long, value_name = "NAME", env = "STELIA_FIELD_MANAGER", default_value = "steliad")]
-    field_manager: String,
-    /// Time over which the first requests of all nodes are spread, in seconds. The name of a node decides its place.
-    #[arg(long, value_name = "SECONDS", env = "STELIA_START_SPREAD", default_value_t = 60)]
-    start_spread: u32,
-    /// Set the label stelia.io/ready of the Node: true while VMs can be admitted, otherwise false.
-    #[arg(long, env = "STELIA_READY_LABEL")]
-    ready_label: bool,
-    /// Remove this taint, such as stelia.io/not-ready, from the Node once VMs can be admitted.
-    #[arg(long, value_name = "KEY", env = "STELIA_REMOVE_TAINT")]
-    remove_taint: Option<String>,
-    /// Pods whose condition stelia.io/isolated is written.
-    #[arg(long, value_name = "PODS", env = "STELIA_POD_CONDITIONS", default_value = "off")]
-    pod_conditions: PodConditions,
-    /// Post events of VMs as events of their pods.
-    #[arg(long, env = "STELIA_POD_EVENTS")]
-    pod_events: bool,
-    /// Id of this boot, a part of the names of events, whose numbers begin again after each boot. Default: the kernel's boot id, if /proc/sys
-    /// can be read.
-    #[arg(long, value_name = "ID", env = "STELIA_BOOT_ID")]
-    boot_id: Option<String>,
+    #[command(flatten)]
+    options: PublishOptions,
     /// Publish once and exit. The exit code is 1 if something could not be published within 60 s.
     #[arg(long, conflicts_with = "withdraw")]
     once: bool,
@@ -92,23 +72,15 @@ enum LogFormat {
 
 impl Arguments {
     fn options(&self, node: String) -> PublishOptions {
-        PublishOptions {
-            field_manager: self.field_manager.clone(),
-            start_spread: if self.once {
-                Duration::ZERO
-            } else {
-                Duration::from_secs(self.start_spread.into())
-            },
-            ready_label: self.ready_label,
-            remove_taint: self.remove_taint.clone(),
-            pod_conditions: self.pod_conditions,
-            pod_events: self.pod_events,
-            boot: self.boot_id.clone().unwrap_or_else(kernels_boot_id),
-            started_us: SystemTime::UNIX_EPOCH
-                .elapsed()
-                .map_or(0, |since| since.as_micros() as u64),
-            ..PublishOptions::new(node)
+        let mut options = self.options.clone().of_node(node);
+        if self.once {
+            options.start_spread = Duration::ZERO;
         }
+        options.boot_id.get_or_insert_with(kernels_boot_id);
+        options.started_us = SystemTime::UNIX_EPOCH
+            .elapsed()
+            .map_or(0, |since| since.as_micros() as u64);
+        options
     }
 }
 

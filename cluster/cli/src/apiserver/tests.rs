@@ -8,7 +8,6 @@ use stelia_koordinator::report::profile::{Profile, object};
 use stelia_koordinator::report::testing::facts;
 
 use super::*;
-use crate::objects::ObjectSelection;
 
 /// A server that answers each request, and what it was asked: method, path and query.
 fn server(answer: impl Fn(usize, &str) -> (u16, Value) + Send + 'static) -> (Client, Arc<Mutex<Vec<String>>>) {
@@ -74,7 +73,7 @@ fn answer(uri: &str) -> (u16, Value) {
 #[tokio::test]
 async fn lists_are_read_page_by_page_and_nothing_but_read() {
     let (client, asked) = server(|_, uri| answer(uri));
-    let mut objects = Objects::new(ObjectSelection { pods: true, pod: None });
+    let mut objects = Objects::new(true);
     read(&mut objects, &client, Some("zone=a"), true).await.unwrap();
     assert_eq!((objects.nodes.len(), objects.reports.len()), (3, 1));
     let asked = asked.lock().unwrap().clone();
@@ -96,9 +95,7 @@ async fn lists_are_read_page_by_page_and_nothing_but_read() {
 #[tokio::test]
 async fn nodes_alone_need_no_right_to_list_pods() {
     let (client, asked) = server(|_, uri| answer(uri));
-    read(&mut Objects::new(ObjectSelection::default()), &client, None, false)
-        .await
-        .unwrap();
+    read(&mut Objects::new(false), &client, None, false).await.unwrap();
     assert!(!asked.lock().unwrap().iter().any(|one| one.contains("/pods")));
 }
 
@@ -113,7 +110,7 @@ async fn a_list_whose_continuation_expired_is_read_again_in_one_piece() {
             answer(uri)
         }
     });
-    let mut objects = Objects::new(ObjectSelection::default());
+    let mut objects = Objects::new(false);
     read(&mut objects, &client, None, false).await.unwrap();
     assert!(objects.nodes.contains_key("worker-3"));
     assert!(!asked.lock().unwrap()[2].contains("limit"));
@@ -128,7 +125,7 @@ async fn without_the_newer_version_the_older_is_asked_for_and_without_the_crd_th
             answer(uri)
         }
     });
-    let mut objects = Objects::new(ObjectSelection::default());
+    let mut objects = Objects::new(false);
     read(&mut objects, &client, None, false).await.unwrap();
     assert_eq!(objects.reports.len(), 1);
     let (client, _) = server(|_, uri| {
@@ -138,9 +135,7 @@ async fn without_the_newer_version_the_older_is_asked_for_and_without_the_crd_th
             answer(uri)
         }
     });
-    let told = read(&mut Objects::new(ObjectSelection::default()), &client, None, false)
-        .await
-        .unwrap_err();
+    let told = read(&mut Objects::new(false), &client, None, false).await.unwrap_err();
     assert!(told.contains("CRD is not installed"), "{told}");
 }
 
@@ -156,29 +151,20 @@ async fn who_may_not_list_nodes_gets_the_rest_and_a_line() {
         })
     };
     let (client, _) = refuses("/nodes");
-    let mut objects = Objects::new(ObjectSelection::default());
+    let mut objects = Objects::new(false);
     read(&mut objects, &client, None, false).await.unwrap();
     assert_eq!((objects.nodes.len(), objects.reports.len()), (0, 1));
     assert_eq!(objects.problems.lines(), ["list nodes: may not list"]);
     // Chosen by labels nothing could be.
-    let told = read(
-        &mut Objects::new(ObjectSelection::default()),
-        &client,
-        Some("a=b"),
-        false,
-    )
-    .await
-    .unwrap_err();
+    let told = read(&mut Objects::new(false), &client, Some("a=b"), false)
+        .await
+        .unwrap_err();
     assert_eq!(told, "list nodes: Forbidden: may not list");
     let (client, _) = refuses("/pods");
-    let told = read(&mut Objects::new(ObjectSelection::default()), &client, None, true)
-        .await
-        .unwrap_err();
+    let told = read(&mut Objects::new(false), &client, None, true).await.unwrap_err();
     assert_eq!(told, "list pods: Forbidden: may not list");
     let (client, _) = refuses("noderesourcetopologies");
-    let told = read(&mut Objects::new(ObjectSelection::default()), &client, None, true)
-        .await
-        .unwrap_err();
+    let told = read(&mut Objects::new(false), &client, None, true).await.unwrap_err();
     assert_eq!(told, "list noderesourcetopologies: Forbidden: may not list");
 }
 
@@ -195,10 +181,9 @@ async fn a_pod_is_there_or_not() {
         2 => status(404, "NotFound", "pods \"web\" not found"),
         _ => (500, json!("overloaded")),
     });
-    let mut objects = Objects::new(ObjectSelection { pods: true, pod: None });
-    objects.want("team-a", "web");
+    let mut objects = Objects::new(true);
     assert_eq!(read_pod(&mut objects, &client, "team-a", "web").await, Ok(true));
-    assert_eq!(objects.texts.len(), 1);
+    assert_eq!(objects.pods.len(), 1);
     assert_eq!(read_pod(&mut objects, &client, "team-a", "web").await, Ok(false));
     assert!(
         read_pod(&mut objects, &client, "team-a", "web")

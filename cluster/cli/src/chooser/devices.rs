@@ -10,9 +10,10 @@ use stelia_node_plan::Subject;
 use stelia_node_plan::hints::{self, by_node, free_words};
 use stelia_node_plan::planned_nodes::{NodesVerdict, PlannedNodes};
 
-use super::{Chooser, Refusal};
+use super::Chooser;
 use crate::objects::own_cpus;
 use crate::pod_request::PodRequest;
+use crate::reasons::Refusal;
 
 /// Whether a pod's CPUs and devices would be on the same NUMA nodes of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,8 +5,9 @@ use stelia_koordinator::allocator::Qos;
 use stelia_koordinator::allocator::evaluate::{self, EvaluateRequest};
 use stelia_koordinator::report::Facts;
 
-use super::{Fits, Refusal, devices};
+use super::{Fits, devices};
 use crate::pod_request::PodRequest;
+use crate::reasons::Refusal;
 
 /// Registers copies of the pod until one is refused, at most `most`.
 pub(super) fn fill(facts: &Facts, pod_request: &PodRequest, most: u64) -> Fits {

@@ -99,7 +99,7 @@ pub enum Command {
         #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = words(nodes::STATES, known_state))]
         states: Vec<&'static str>,
         /// Order of the lines. Default: trouble on a terminal, otherwise name
-        #[arg(long, value_name = "ORDER", value_parser = words(["trouble", "name", "largest", "free"], row_order))]
+        #[arg(long, value_name = "ORDER", value_parser = words(nodes::NodeOrder::NAMES, nodes::NodeOrder::parse))]
         sort: Option<nodes::NodeOrder>,
         #[command(flatten)]
         chosen: BySelector,
@@ -110,16 +110,8 @@ pub enum Command {
     /// --pod-conditions=all. A pod without it is listed as unknown if it requests a VM, or if its node publishes that it has exclusive
     /// CPUs. VMs that need attention come first.
     Vms {
-        /// Show only these VMs, given as namespace/name or name, in which * and ? may stand for characters, or as a UID or its first
-        /// characters (at least 8). Default: all
-        #[arg(value_name = "VM", value_parser = vms::Pattern::parse)]
-        patterns: Vec<vms::Pattern>,
-        /// Show only VMs of this namespace
-        #[arg(short, long, value_name = "NAMESPACE", value_parser = NonEmptyStringValueParser::new())]
-        namespace: Option<String>,
-        /// Show only VMs in these states, separated by commas
-        #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = words(vms::VmState::NAMES, vms::VmState::parse))]
-        states: Vec<vms::VmState>,
+        #[command(flatten)]
+        filter: vms::VmFilter,
         /// Show only VMs on this node. May be repeated
         #[arg(long = "node", value_name = "NODE")]
         nodes: Vec<String>,
@@ -127,7 +119,7 @@ pub enum Command {
         #[arg(short = 'A', long, conflicts_with = "namespace")]
         all_namespaces: bool,
         /// Order of the lines
-        #[arg(long, value_name = "ORDER", default_value = "trouble", value_parser = vm_orders())]
+        #[arg(long, value_name = "ORDER", default_value = "trouble", value_parser = words(vms::VmOrder::NAMES, vms::VmOrder::parse))]
         sort: vms::VmOrder,
         #[command(flatten)]
         chosen: BySelector,
@@ -142,12 +134,8 @@ pub enum Command {
         /// Consider only these nodes. Default: all
         #[arg(value_name = "NODE")]
         names: Vec<String>,
-        /// List only nodes with this health, separated by commas. The sums are of all nodes
-        #[arg(long = "state", value_name = "HEALTH", value_delimiter = ',', value_parser = words(health::NodeState::NAMES, health::NodeState::parse))]
-        states: Vec<health::NodeState>,
-        /// Order of the lines
-        #[arg(long, value_name = "ORDER", default_value = "trouble", value_parser = node_orders())]
-        sort: health::NodeOrder,
+        #[command(flatten)]
+        filter: health::NodeFilter,
         #[command(flatten)]
         chosen: BySelector,
     },
@@ -209,7 +197,7 @@ pub enum Command {
 }
 
 /// A value that is one of these names.
-fn words<T: Clone + Send + Sync + 'static, const N: usize>(
+pub(crate) fn words<T: Clone + Send + Sync + 'static, const N: usize>(
     names: [&'static str; N],
     parse: fn(&str) -> Option<T>,
 ) -> impl TypedValueParser<Value = T> {
@@ -237,39 +225,6 @@ fn public_key(text: &str) -> Result<ledger::NodeKey, String> {
 
 fn known_state(name: &str) -> Option<&'static str> {
     nodes::STATES.into_iter().find(|state| *state == name)
-}
-
-fn row_order(name: &str) -> Option<nodes::NodeOrder> {
-    Some(match name {
-        "trouble" => nodes::NodeOrder::Trouble,
-        "name" => nodes::NodeOrder::Name,
-        "largest" => nodes::NodeOrder::Largest,
-        "free" => nodes::NodeOrder::Free,
-        _ => return None,
-    })
-}
-
-fn vm_orders() -> impl TypedValueParser<Value = vms::VmOrder> {
-    words(["trouble", "name", "node", "since"], |name| {
-        Some(match name {
-            "trouble" => vms::VmOrder::Trouble,
-            "name" => vms::VmOrder::Name,
-            "node" => vms::VmOrder::Node,
-            "since" => vms::VmOrder::Since,
-            _ => return None,
-        })
-    })
-}
-
-fn node_orders() -> impl TypedValueParser<Value = health::NodeOrder> {
-    words(["trouble", "name", "version"], |name| {
-        Some(match name {
-            "trouble" => health::NodeOrder::Trouble,
-            "name" => health::NodeOrder::Name,
-            "version" => health::NodeOrder::Version,
-            _ => return None,
-        })
-    })
 }
 
 /// Which nodes.

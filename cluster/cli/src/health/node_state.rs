@@ -6,10 +6,10 @@ use stelia_koordinator::report::stored::{Stored, Summary};
 use stelia_table::Meaning;
 
 use super::VmCounts;
-use crate::chooser::Refusal;
 use crate::cluster::Member;
+use crate::nodes::number;
 use crate::objects::NodeObject;
-use crate::verdict::NO_NODE;
+use crate::reasons::{self, NO_NODE, Refusal};
 
 /// The reason of a node on which VMs can be admitted.
 const READY: &str = "Ready";
@@ -19,13 +19,17 @@ pub(super) const VMS_PINNED: &str = "VMs are pinned";
 const NODE_NOT_READY: &str = "the Node is not Ready";
 /// The reason of a node with VMs that have a reason of degradation.
 pub(super) const VMS_DEGRADED: &str = "VMs are degraded";
+/// The reason of a node with VMs that wait for longer than a start takes.
+const VMS_WAITING: &str = "VMs have waited for more than 120 s";
 /// The reason of a node with problems that concern no VM alone.
 const NODE_PROBLEMS: &str = "problems of the node";
 /// Limit of the states that a reason names.
 const MAX_NAMED_STATES: usize = 3;
 
-/// The states of VMs that are counted by name.
-const STATES: [&str; 6] = ["isolated", "pinned", "waiting", "shared", "evicted", "releasing"];
+/// The states by which VMs are counted.
+pub const STATES: [&str; 7] = ["isolated", "pinned", "waiting", "shared", "evicted", "releasing", OTHER];
+/// All states that this version does not know.
+pub const OTHER: &str = "other";
 
 named! {
     /// How a node is. The order is that of trouble: of several that apply, the first counts.
@@ -104,20 +108,26 @@ impl NodeHealth {
         let mut found = match (problem, stored) {
             _ if is_left_behind => {
                 let command = format!("kubectl delete noderesourcetopology {}", member.name);
-                vec![(NodeState::LeftBehind, reason(NO_NODE, command))]
+                vec![(NodeState::LeftBehind, Refusal::new(NO_NODE, command))]
             }
-            (Some(problem), _) => vec![(NodeState::Unreadable, reason("its object cannot be read", problem))],
-            (None, Some(stored)) => wrong(stored, ready, member.unusable(), vms),
+            (Some(problem), _) => vec![(
+                NodeState::Unreadable,
+                Refusal::new("its object cannot be read", problem),
+            )],
+            (None, Some(stored)) => wrong(stored, ready, member.unusable(), vms.as_ref()),
             // Whether it is meant to publish is not known.
             (None, None) if member.node_problem.is_some() => Vec::new(),
-            (None, None) => vec![(NodeState::Unpublished, reason("it publishes nothing", ""))],
+            (None, None) => vec![(NodeState::Unpublished, Refusal::new("it publishes nothing", ""))],
         };
         if let Some(problem) = &member.node_problem {
-            found.insert(0, (NodeState::Unreadable, reason("its Node cannot be read", problem)));
+            found.insert(
+                0,
+                (NodeState::Unreadable, Refusal::new("its Node cannot be read", problem)),
+            );
         }
         if let Some(cause) = member.not_ready() {
             // A machine without power publishes nothing, and what it published last stays.
-            found.insert(0, (NodeState::NodeNotReady, reason(NODE_NOT_READY, cause)));
+            found.insert(0, (NodeState::NodeNotReady, Refusal::new(NODE_NOT_READY, cause)));
         }
         Some(Self {
             name: member.name.clone(),
@@ -144,50 +154,36 @@ impl NodeHealth {
 
     /// Adds the VMs of a node that has no row of its own.
     pub(super) fn add_vms(&mut self, other: &Self) {
-        self.vms = match (self.vms, other.vms) {
-            (Some(one), Some(two)) => Some(one.sum(two)),
-            (one, two) => one.or(two),
-        };
+        match (&mut self.vms, &other.vms) {
+            (Some(own), Some(other)) => own.add(other),
+            (own, other) => *own = own.take().or_else(|| other.clone()),
+        }
+    }
+
+    /// How many VMs are in a state, as a cell.
+    pub(super) fn in_state(&self, state: &str) -> String {
+        number(self.vms.as_ref().map(|vms| vms.count(state)))
     }
 
     /// The reasons as a cell.
     pub(super) fn reason(&self) -> String {
-        let words = self.reasons.iter().map(|reason| {
-            if reason.detail.is_empty() {
-                reason.what.clone()
-            } else {
-                format!("{} ({})", reason.what, reason.detail)
-            }
-        });
-        words.collect::<Vec<_>>().join("; ")
+        reasons::in_words(&self.reasons)
     }
 }
 
 impl From<&Summary> for VmCounts {
     fn from(summary: &Summary) -> Self {
-        let count = |state: &str| summary.instances.get(state).copied().unwrap_or(0);
-        Self {
-            isolated: count("isolated"),
-            pinned: count("pinned"),
-            waiting: count("waiting"),
-            shared: count("shared"),
-            evicted: count("evicted"),
-            releasing: count("releasing"),
-            other: summary
-                .instances
-                .iter()
-                .filter(|(state, _)| !STATES.contains(&state.as_str()))
-                .fold(0, |sum: u64, (_, count)| sum.saturating_add(*count)),
+        let mut counts = Self {
+            by_state: STATES.map(|state| (state, 0)).into(),
             degraded: summary.degraded,
             waiting_too_long: summary.waiting_too_long,
+        };
+        for (state, count) in &summary.instances {
+            let known = STATES.into_iter().find(|known| known == state).unwrap_or(OTHER);
+            let sum = counts.by_state.entry(known).or_default();
+            *sum = sum.saturating_add(*count);
         }
-    }
-}
-
-fn reason(what: &str, detail: impl Into<String>) -> Refusal {
-    Refusal {
-        what: what.to_owned(),
-        detail: detail.into(),
+        counts
     }
 }
 
@@ -196,60 +192,65 @@ fn wrong(
     stored: &Stored,
     ready: Option<bool>,
     unusable: Option<&str>,
-    vms: Option<VmCounts>,
+    vms: Option<&VmCounts>,
 ) -> Vec<(NodeState, Refusal)> {
     let mut found = Vec::new();
     let summary = stored.summary.as_ref();
     if unusable == Some("away") {
         // What follows is as it was when the daemon was seen last.
-        found.push((NodeState::Away, reason("steliad does not run", "")));
+        found.push((NodeState::Away, Refusal::new("steliad does not run", "")));
     }
     if let Some(problem) = &stored.problem {
-        found.push((NodeState::Unreadable, reason("its object cannot be read", problem)));
+        found.push((
+            NodeState::Unreadable,
+            Refusal::new("its object cannot be read", problem),
+        ));
     }
     let silent = summary.filter(|summary| summary.reason.trim().is_empty());
     let silent = silent.map(|_| "it does not say whether VMs can be admitted");
     if let Some(problem) = stored.summary_problem.as_deref().or(silent) {
-        found.push((NodeState::Unreadable, reason("its summary cannot be read", problem)));
+        found.push((
+            NodeState::Unreadable,
+            Refusal::new("its summary cannot be read", problem),
+        ));
     }
     let not_ready = summary.filter(|summary| !summary.reason.trim().is_empty() && summary.reason != READY);
     match (not_ready, unusable) {
         (Some(summary), _) => found.push((
             NodeState::NotReady,
-            reason(&excerpt::name(&summary.reason), excerpt::cause(&summary.message)),
+            Refusal::new(excerpt::name(&summary.reason), excerpt::cause(&summary.message)),
         )),
         (None, Some(word)) if word.trim().is_empty() => found.push((
             NodeState::Unreadable,
-            reason("its state cannot be read", "isolation.stelia.io/state is empty"),
+            Refusal::new("its state cannot be read", "isolation.stelia.io/state is empty"),
         )),
         (None, Some(word)) if word != "away" => {
-            found.push((NodeState::NotReady, reason(&excerpt::name(word), "")));
+            found.push((NodeState::NotReady, Refusal::new(excerpt::name(word), "")));
         }
         // The label of a node whose daemon is away is false for that reason.
         (None, None) if ready == Some(false) => {
-            found.push((NodeState::NotReady, reason("no VM can be admitted", "")));
+            found.push((NodeState::NotReady, Refusal::new("no VM can be admitted", "")));
         }
         (None, _) => {}
     }
     if let Some(states) = summary.and_then(unknown_states) {
         found.push((
             NodeState::Unreadable,
-            reason("VMs in states that are not known", states),
+            Refusal::new("VMs in states that are not known", states),
         ));
     }
     if let Some(codes) = summary.and_then(problems) {
-        found.push((NodeState::Degraded, reason(NODE_PROBLEMS, codes)));
+        found.push((NodeState::Degraded, Refusal::new(NODE_PROBLEMS, codes)));
     }
-    if let Some(vms) = vms.filter(|vms| vms.degraded > 0) {
-        let detail = format!("{} of {}", vms.degraded, vms.total());
-        found.push((NodeState::Degraded, reason(VMS_DEGRADED, detail)));
-    }
-    if let Some(waiting) = vms.and_then(waiting) {
-        found.push((NodeState::Waiting, waiting));
-    }
-    if let Some(vms) = vms.filter(|vms| vms.pinned > 0) {
-        let detail = format!("{} of {}", vms.pinned, vms.total());
-        found.push((NodeState::Pinned, reason(VMS_PINNED, detail)));
+    if let Some(vms) = vms {
+        let counts = [
+            (NodeState::Degraded, VMS_DEGRADED, vms.degraded),
+            (NodeState::Waiting, VMS_WAITING, vms.waiting_too_long),
+            (NodeState::Pinned, VMS_PINNED, vms.count("pinned")),
+        ];
+        for (state, reason, count) in counts.into_iter().filter(|(.., count)| *count > 0) {
+            found.push((state, Refusal::new(reason, format!("{count} of {}", vms.total()))));
+        }
     }
     found
 }
@@ -268,15 +269,4 @@ fn unknown_states(summary: &Summary) -> Option<String> {
     let words = unknown.map(|(state, count)| format!("{count} {}", excerpt::name(state)));
     let words: Vec<String> = words.take(MAX_NAMED_STATES).collect();
     (!words.is_empty()).then(|| words.join(", "))
-}
-
-/// The reason that VMs wait for too long.
-fn waiting(vms: VmCounts) -> Option<Refusal> {
-    let count = vms.waiting_too_long;
-    (count > 0).then(|| {
-        reason(
-            "VMs have waited for more than 120 s",
-            format!("{count} of {}", vms.total()),
-        )
-    })
 }

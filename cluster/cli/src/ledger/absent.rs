@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use stelia_table::{counted, printable};
 
 use super::{ReadRing, clock};
+use crate::reasons::{Refusal, groups};
 
 /// Limit of the causes that are named.
 const MAX_CAUSES: usize = 3;
@@ -66,29 +67,19 @@ fn instead(rings: &[ReadRing]) -> Option<String> {
 
 /// Why rings are not counted, each cause once. The VM may be in those rings.
 fn not_counted(rings: &[ReadRing]) -> String {
-    let mut causes: Vec<(&str, Vec<&ReadRing>)> = Vec::new();
-    for ring in rings {
-        let Some(problem) = ring.problem.as_deref() else {
-            continue;
-        };
-        match causes.iter_mut().find(|(cause, _)| *cause == problem) {
-            Some((_, same)) => same.push(ring),
-            None => causes.push((problem, vec![ring])),
-        }
-    }
-    let named = causes.iter().take(MAX_CAUSES).map(|(cause, same)| {
-        let first = same.first();
-        let first = first.map(|ring| format!("{} ({})", ring.node, ring.directory.display()));
-        let first = first.unwrap_or_default();
-        match same.len() {
-            1 => format!("; {first}: {cause}"),
-            all => format!("; {all} rings, such as {first}: {cause}"),
-        }
+    let problems = rings.iter().filter_map(|ring| {
+        let place = format!("{} ({})", ring.node, ring.directory.display());
+        Some((place, Refusal::new(ring.problem.clone()?, "")))
     });
-    let mut text: String = named.collect();
-    let more: usize = causes.iter().skip(MAX_CAUSES).map(|(_, same)| same.len()).sum();
+    let problems: Vec<(String, Refusal)> = problems.collect();
+    let causes = groups(problems.iter().map(|(place, problem)| (place.as_str(), problem)));
+    let named = causes.iter().take(MAX_CAUSES);
+    let mut text: String = named
+        .map(|cause| format!("; {}: {}", cause.such_as(), cause.reason))
+        .collect();
+    let more: u64 = causes.iter().skip(MAX_CAUSES).map(|cause| cause.nodes).sum();
     if more > 0 {
-        text += &format!("; {} not counted for other causes", counted(more as u64, "more ring"));
+        text += &format!("; {} not counted for other causes", counted(more, "more ring"));
     }
     text
 }
@@ -96,10 +87,9 @@ fn not_counted(rings: &[ReadRing]) -> String {
 #[cfg(test)]
 mod tests {
     use stelia_ledger::account::Account;
-    use stelia_ledger::day::Month;
+    use stelia_ledger::day::{DAY_US, Month};
 
     use super::*;
-    use crate::ledger::DAY_US;
 
     /// 2026-10-01.
     const OCTOBER: u64 = 1_790_812_800_000_000;
@@ -121,48 +111,50 @@ mod tests {
         ring
     }
 
-    fn said(rings: &[ReadRing]) -> String {
-        absent(rings, Month::parse("2026-12").unwrap().period(), OCTOBER)
-    }
-
     #[test]
-    fn the_period_and_what_the_rings_have_are_named() {
-        let begin = "no ring has such a VM from 2026-12-01 00:00 to 2027-01-01 00:00 (UTC)";
-        assert_eq!(
-            said(&[ring("n1", None, &[])]),
-            format!("{begin}; the rings have entries from 2026-10-01 00:00 to 2026-10-02 00:00")
-        );
-        let (one, two) = (ring("n1", None, &["a/web"]), ring("n2", None, &["a/web", "b/db"]));
-        assert_eq!(
-            said(&[one.clone(), two]),
-            format!("{begin}; in that time a/web and b/db ran on the nodes")
-        );
-        let three = ring("n2", None, &["c/db", "b/db"]);
-        assert_eq!(
-            said(&[one.clone(), three]),
-            format!("{begin}; in that time 3 pods ran on the nodes, such as a/web and b/db")
-        );
+    fn the_period_what_the_rings_have_and_why_some_are_not_counted_are_named() {
+        let december = Month::parse("2026-12").unwrap().period();
+        let of = |node: &str, pods: &[&str]| ring(node, None, pods);
+        let wrong = |cause: &str| ring("n1", Some(cause), &[]);
+        let key = (0..40).map(|number| ring(&format!("n{number}"), Some("unknown key"), &[]));
+        for (rings, rest) in [
+            (
+                vec![of("n1", &[])],
+                "; the rings have entries from 2026-10-01 00:00 to 2026-10-02 00:00",
+            ),
+            (
+                vec![of("n1", &["a/web"]), of("n2", &["a/web", "b/db"])],
+                "; in that time a/web and b/db ran on the nodes",
+            ),
+            (
+                vec![of("n1", &["a/web"]), of("n2", &["c/db", "b/db"])],
+                "; in that time 3 pods ran on the nodes, such as a/web and b/db",
+            ),
+            (
+                key.collect(),
+                "; n0 (rings/n0), n1 (rings/n1), n2 (rings/n2), …: unknown key",
+            ),
+            (vec![wrong("it was changed")], "; n1 (rings/n1): it was changed"),
+            (
+                ["a", "b", "c", "d", "e"].map(wrong).to_vec(),
+                "; n1 (rings/n1): a; n1 (rings/n1): b; n1 (rings/n1): c; 2 more rings not counted for other causes",
+            ),
+        ] {
+            let ring = if rest.contains("n1 (") {
+                "no counted ring"
+            } else {
+                "no ring"
+            };
+            let said = absent(&rings, december, OCTOBER);
+            assert_eq!(
+                said,
+                format!("{ring} has such a VM from 2026-12-01 00:00 to 2027-01-01 00:00 (UTC){rest}")
+            );
+        }
+        let said = absent(&[of("n1", &[])], (0, u64::MAX), OCTOBER);
         assert!(
-            absent(&[one], (0, u64::MAX), OCTOBER).starts_with("no ring has such a VM until 2026-10-01 00:00 (UTC)")
-        );
-    }
-
-    #[test]
-    fn rings_that_are_not_counted_share_their_cause() {
-        let key = Some("no head is signed with a known key");
-        let fleet: Vec<ReadRing> = (0..40).map(|number| ring(&format!("n{number}"), key, &[])).collect();
-        assert_eq!(
-            said(&fleet),
-            "no counted ring has such a VM from 2026-12-01 00:00 to 2027-01-01 00:00 (UTC); 40 rings, such as n0 (rings/n0): \
-             no head is signed with a known key"
-        );
-        let one = said(&[ring("n1", Some("it was changed"), &[])]);
-        assert!(one.ends_with("; n1 (rings/n1): it was changed"), "{one}");
-        let causes = ["a", "b", "c", "d", "e"].map(|cause| ring("n1", Some(cause), &[]));
-        let several = said(&causes);
-        assert!(
-            several.ends_with("; n1 (rings/n1): c; 2 more rings not counted for other causes"),
-            "{several}"
+            said.starts_with("no ring has such a VM until 2026-10-01 00:00 (UTC)"),
+            "{said}"
         );
     }
 }

@@ -3,7 +3,6 @@
 mod absent;
 mod join;
 mod missing;
-mod narrow;
 mod rings;
 #[cfg(test)]
 mod tests;
@@ -18,6 +17,8 @@ use stelia_ledger::day::{DAY_US, day};
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, printable, properties, table};
 
 use crate::prose;
+use crate::reasons::{groups, table_of};
+use crate::rows::short_names;
 use crate::vms::Pattern;
 pub use absent::absent;
 pub use rings::{NodeKey, ReadRing, RingCopy, of_argument, read};
@@ -33,7 +34,7 @@ pub struct Ledger {
     pub totals: Totals,
     pub parts: Vec<Part>,
     pub days: Vec<Day>,
-    pub rings: Vec<RingState>,
+    pub rings: Vec<ReadRing>,
     /// Pods that two rings have at the same times; one of them is counted.
     pub repeated: Vec<Repeated>,
     /// UTC days of the period on which no ring has the VM.
@@ -66,37 +67,26 @@ pub struct Part {
     pub hash: String,
 }
 
-/// A ring that was read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct RingState {
-    pub node: String,
-    pub directory: String,
-    pub first_seq: u64,
-    pub first_us: u64,
-    pub last_seq: u64,
-    pub last_us: u64,
-    /// The last entry that a given key vouches for; 0: none was given.
-    pub vouched_seq: u64,
-    /// Whether its last line is incomplete; that line is not counted.
-    pub is_cut_off: bool,
-    /// Why it is not counted.
-    pub problem: Option<String>,
-}
-
 /// The columns of the parts.
 pub const COLUMNS: [Column<Part>; 9] = [
     column("NODE", |part: &Part| part.node.clone()).yields(1).shortens(),
     column("POD", |part: &Part| part.pod.clone()).yields(1).shortens(),
     column("POD UID", |part: &Part| part.pod_uid.clone()).wide(),
-    column("FIRST DAY", |part: &Part| part.first_day.clone().unwrap_or_default()),
-    column("LAST DAY", |part: &Part| part.last_day.clone().unwrap_or_default()),
-    column("CPU HOURS", |part: &Part| hours(part.promised_us)).right(),
-    column("COVERED", |part: &Part| share(part.promised_us, part.covered_us)).right(),
+    column("FIRST DAY", |part: &Part| part.first_day.clone().unwrap_or_default()).whole(),
+    column("LAST DAY", |part: &Part| part.last_day.clone().unwrap_or_default()).whole(),
+    column("CPU HOURS", |part: &Part| hours(part.promised_us))
+        .right()
+        .whole(),
+    column("COVERED", |part: &Part| share(part.promised_us, part.covered_us))
+        .right()
+        .whole(),
     column("OTHER TASKS", |part: &Part| part.other_tasks.to_string())
         .right()
+        .whole()
         .means(|part| zero(part.other_tasks.most)),
     column("OTHER DEVICES", |part: &Part| grouped(part.devices))
         .right()
+        .whole()
         .means(|part| zero(part.devices)),
 ];
 
@@ -154,23 +144,6 @@ impl From<&NodeAccount> for Part {
     }
 }
 
-impl From<&ReadRing> for RingState {
-    fn from(ring: &ReadRing) -> Self {
-        let verdict = &ring.verdict;
-        Self {
-            node: ring.node.clone(),
-            directory: ring.directory.display().to_string(),
-            first_seq: verdict.first_seq,
-            first_us: verdict.first_us,
-            last_seq: verdict.last_seq,
-            last_us: verdict.last_us,
-            vouched_seq: verdict.vouched_seq,
-            is_cut_off: ring.is_cut_off,
-            problem: ring.problem.clone(),
-        }
-    }
-}
-
 /// `namespace/name`, or a name whose namespace is not known.
 fn name_of(account: &Account) -> (&str, &str) {
     account.name.split_once('/').unwrap_or(("", account.name.as_str()))
@@ -179,6 +152,16 @@ fn name_of(account: &Account) -> (&str, &str) {
 fn is_of(pattern: &Pattern, account: &Account) -> bool {
     let (namespace, name) = name_of(account);
     pattern.fits(namespace, name, &account.vm)
+}
+
+fn fits(patterns: &[Pattern], account: &Account) -> bool {
+    patterns.iter().any(|pattern| is_of(pattern, account))
+}
+
+/// Whether a ring has a VM that a pattern fits.
+pub fn has_vm(rings: &[ReadRing], patterns: &[Pattern]) -> bool {
+    let mut accounts = rings.iter().flat_map(|ring| &ring.accounts);
+    accounts.any(|account| fits(patterns, account))
 }
 
 /// Why one of the patterns may mean VMs of several tenants: it has no namespace and no wildcard, and fits pods of several namespaces.
@@ -197,11 +180,10 @@ pub fn ambiguous(rings: &[ReadRing], patterns: &[Pattern]) -> Option<String> {
 }
 
 impl Ledger {
-    /// The account of the VMs that a pattern fits; `None` where no ring has one. `now_us` bounds a period that has not ended.
-    pub fn of(rings: &[ReadRing], patterns: &[Pattern], (since_us, until_us): (u64, u64), now_us: u64) -> Option<Self> {
-        let fits = |account: &Account| patterns.iter().any(|pattern| is_of(pattern, account));
+    /// The account of the VMs that a pattern fits. `now_us` bounds a period that has not ended.
+    pub fn of(rings: Vec<ReadRing>, patterns: &[Pattern], (since_us, until_us): (u64, u64), now_us: u64) -> Self {
         let of_ring = |ring: &ReadRing| {
-            let fitting = ring.accounts.iter().filter(|account| fits(account));
+            let fitting = ring.accounts.iter().filter(|account| fits(patterns, account));
             let parts = fitting.map(|account| NodeAccount {
                 node: ring.node.clone(),
                 directory: ring.directory.display().to_string(),
@@ -213,9 +195,6 @@ impl Ledger {
         };
         let until_us = until_us.min(now_us);
         let found: Vec<NodeAccount> = rings.iter().flat_map(of_ring).collect();
-        if found.is_empty() {
-            return None;
-        }
         let merged = MergedAccount::of(found, since_us, until_us);
         let mut ledger = Self {
             since_us,
@@ -225,13 +204,13 @@ impl Ledger {
             totals: merged.totals,
             parts: merged.parts.iter().map(Part::from).collect(),
             days: merged.days,
-            rings: rings.iter().map(RingState::from).collect(),
+            rings,
             repeated: merged.repeated,
             days_without: merged.days_without,
             missing: Vec::new(),
         };
-        ledger.missing = missing::sentences(&missing::notes(&ledger));
-        Some(ledger)
+        ledger.missing = missing::sentences(&ledger);
+        ledger
     }
 
     fn period(&self) -> String {
@@ -271,20 +250,23 @@ impl Render for Ledger {
             ("Other devices", grouped(total(&self.totals.devices))),
             ("Lost at most", format!("{}.{:03} s", delay_ms / 1000, delay_ms % 1000)),
         ];
-        let (table_of_parts, left_out) = narrow::parts_table(&self.parts, style);
-        let mut parts = vec![properties(lines, style), table_of_parts];
-        if !left_out.is_empty() {
-            parts.push(left_out.iter().map(|one| prose(one, style)).collect());
-        }
+        let mut rows = self.parts.clone();
+        let names = rows.iter_mut().map(|part| (Some(&mut part.node), &mut part.pod));
+        let left_out = (style.width.is_some() && !style.wide).then(|| short_names(names.collect()));
+        let mut parts = vec![properties(lines, style), table(&COLUMNS, &rows, style)];
+        parts.extend(left_out.flatten().map(|left_out| prose(&left_out, style)));
         if style.wide {
             parts.push(table(&DAYS, &self.days, style));
         }
-        // What reads a pipe gets each note.
-        let is_folded = style.width.is_some() && !style.wide;
-        let notes = missing::lines(&missing::notes(self), is_folded);
-        if !notes.is_empty() {
-            parts.push(notes.iter().map(|one| prose(one, style)).collect());
+        let notes = missing::notes(self);
+        if style.width.is_some() && !style.wide {
+            let reasons = notes.iter().map(|note| (note.place.as_str(), &note.reason));
+            parts.push(table_of(&groups(reasons), "RINGS", style));
+        } else {
+            // What reads a pipe gets each.
+            parts.push(notes.iter().map(|note| prose(&note.in_words(), style)).collect());
         }
+        parts.retain(|part| !part.is_empty());
         parts.join("\n")
     }
 

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use stelia_ledger::account::Account;
 use stelia_ledger::ring::MAX_LINE_BYTES;
 use stelia_ledger::ring::verify::{Ring, verify};
@@ -24,18 +25,22 @@ pub struct RingCopy {
 }
 
 /// What was read of a ring.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct ReadRing {
     pub node: String,
     pub directory: PathBuf,
+    #[serde(flatten)]
     pub verdict: Verdict,
     /// Whether the last line is incomplete, as in a copy that was made while the daemon wrote. It is not counted; the lines before it are.
     pub is_cut_off: bool,
     /// Those of all VMs; empty of a ring that has a fault, of which no account is made, and of a copy whose entries are in the accounts of
     /// another one.
+    #[serde(skip)]
     pub accounts: Vec<Account>,
     /// The earliest and the latest time of the entries in the accounts.
+    #[serde(skip)]
     pub from_us: u64,
+    #[serde(skip)]
     pub until_us: u64,
     /// Why the ring is not counted.
     pub problem: Option<String>,
@@ -115,21 +120,12 @@ fn has_segments(directory: &Path) -> Result<bool, String> {
     Ok(!segments(directory)?.is_empty())
 }
 
-/// Why the ring must not be read, if it is none that a node has: a symbolic link, or larger than any ring. Answers whether its last line is
-/// incomplete.
+/// Why the ring must not be read, if it is larger than any that a node has. Answers whether its last line is incomplete. That it is a folder
+/// with regular files, and no symbolic link, is checked by who opens them.
 fn check_files(directory: &Path) -> Result<bool, String> {
-    let look_at = |path: &Path| {
-        let metadata = fs::symlink_metadata(path).map_err(|cause| format!("look at {}: {cause}", path.display()))?;
-        if metadata.is_symlink() {
-            Err(format!("open {}: it is a symbolic link", path.display()))
-        } else {
-            Ok(metadata)
-        }
-    };
-    look_at(directory)?;
     let mut sizes = Vec::new();
     for path in segments(directory)? {
-        let metadata = look_at(&path)?;
+        let metadata = fs::symlink_metadata(&path).map_err(|cause| format!("look at {}: {cause}", path.display()))?;
         if !metadata.is_file() {
             return Err(format!("open {}: it is no regular file", path.display()));
         }

@@ -2,6 +2,8 @@
 
 use std::cmp::Reverse;
 
+use stelia_cpus::text::named;
+
 use super::{Nodes, Row};
 
 /// The states by which nodes are chosen. A newer publisher may write others.
@@ -17,16 +19,17 @@ pub const STATES: [&str; 9] = [
     "left-behind",
 ];
 
-/// By what rows are ordered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NodeOrder {
-    /// By state, what needs attention first.
-    Trouble,
-    Name,
-    /// The node with room for the largest VM first.
-    Largest,
-    /// The node with the most free CPUs first, of those that admit VMs.
-    Free,
+named! {
+    /// By what rows are ordered.
+    pub enum NodeOrder {
+        /// By state, what needs attention first.
+        Trouble = "trouble",
+        Name = "name",
+        /// The node with room for the largest VM first.
+        Largest = "largest",
+        /// The node with the most free CPUs first, of those that admit VMs.
+        Free = "free",
+    }
 }
 
 impl Nodes {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{NodeSelector, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Affinity, Taint, Toleration};
 use k8s_openapi::jiff::Timestamp;
 use kubelet_planner::{Amounts, ContainerKind, Pod, manifest};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use stelia_cpus::quantity::Quantity;
 use stelia_cpus::text::excerpt;
@@ -99,24 +99,21 @@ impl<'de> Deserialize<'de> for Amount {
     }
 }
 
-/// A pod, as one that others have to make room for.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// A pod.
+#[derive(Debug, Clone)]
 pub struct PodObject {
     pub uid: String,
-    /// Where it is bound.
-    pub node: Option<String>,
-    /// Whether it has ended: its requests count no more.
-    pub ended: bool,
-    /// What the scheduler counts for it.
-    pub requests: Amounts,
-    /// How many CPUs of its own it would have where exclusive CPUs are given out.
-    pub own_cpus: u64,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+    /// Where it may run, and where it is bound.
+    pub spec: PodSpec,
+    /// Its containers, as kubelet's planner takes them, or why its requests are not known.
+    pub pod: Result<Pod, String>,
     /// Whether it names [`VM_RESOURCE`].
     pub has_vm_resource: bool,
     /// What the publisher of its node says of its VM; `None` where no publisher wrote it.
     pub isolation: Option<IsolationCondition>,
-    /// Why its requests are not known.
-    pub problem: Option<String>,
+    pub status: Status,
 }
 
 /// The condition `stelia.io/isolated` of a pod.
@@ -131,7 +128,7 @@ pub struct IsolationCondition {
 }
 
 /// The fields of a pod's `spec` that decide where it may run.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSpec {
     pub node_name: Option<String>,
@@ -140,32 +137,10 @@ pub struct PodSpec {
     pub affinity: Option<Affinity>,
     pub scheduling_gates: Option<Vec<Value>>,
     pub overhead: Option<Value>,
-    pub containers: Value,
-    pub init_containers: Option<Value>,
-    pub resources: Option<Value>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Affinity {
-    pub node_affinity: Option<NodeAffinity>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct NodeAffinity {
-    #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
-    pub required: Option<NodeSelector>,
-}
-
-/// The details of the pod that a command asks about.
-#[derive(Debug, Clone, PartialEq)]
-pub struct PodDetails {
-    pub labels: BTreeMap<String, String>,
-    pub annotations: BTreeMap<String, String>,
-    pub spec: PodSpec,
-    pub pod: Pod,
-    pub status: Status,
+    /// What [`Pod`] has of these is read, and they are not kept.
+    containers: Value,
+    init_containers: Option<Value>,
+    resources: Option<Value>,
 }
 
 /// What the API server says of a pod.
@@ -218,99 +193,97 @@ impl From<Condition> for IsolationCondition {
 
 impl PodObject {
     /// The pod's namespace and name, and what is kept of it.
-    pub(super) fn read(text: &str) -> Result<((String, String), Self), String> {
-        let written: RawPod = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
-        let status = written.status.unwrap_or_default();
-        let (pod, problem) = match planned(&written.spec) {
-            Ok(pod) => (pod, None),
-            Err(cause) => (Pod::default(), Some(cause)),
-        };
-        let kept = Self {
-            uid: written.metadata.uid,
-            node: written.spec.node_name.clone().filter(|node| !node.is_empty()),
-            ended: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
-            requests: with_overhead(pod.requests(), written.spec.overhead.as_ref()),
-            own_cpus: own_cpus(&pod),
-            has_vm_resource: text.contains(VM_RESOURCE),
-            isolation: status
-                .conditions
-                .into_iter()
-                .flatten()
-                .find(|condition| condition.kind == ISOLATED)
-                .map(IsolationCondition::from),
-            problem,
-        };
-        let namespace = written.metadata.namespace.unwrap_or_else(|| "default".to_owned());
-        Ok(((namespace, written.metadata.name), kept))
-    }
-}
-
-impl PodDetails {
-    /// Reads a pod that is asked about.
     ///
     /// # Errors
-    /// What is wrong with it.
-    pub fn read(text: &str) -> Result<Self, String> {
+    /// It is no pod.
+    pub(crate) fn read(text: &str) -> Result<((String, String), Self), String> {
         let written: RawPod = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
-        let status = written.status.unwrap_or_default();
-        let unscheduled = status.conditions.into_iter().flatten();
-        let unscheduled = unscheduled
+        let (mut spec, status) = (written.spec, written.status.unwrap_or_default());
+        let conditions = status.conditions.unwrap_or_default();
+        let unscheduled = conditions
+            .iter()
             .filter(|condition| condition.kind == "PodScheduled" && condition.status == "False")
-            .find_map(|condition| condition.message);
-        Ok(Self {
-            pod: planned(&written.spec)?,
+            .find_map(|condition| condition.message.clone());
+        let kept = Self {
+            uid: written.metadata.uid,
             labels: written.metadata.labels,
             annotations: written.metadata.annotations,
-            spec: written.spec,
+            pod: spec.take_containers(),
+            spec,
+            has_vm_resource: text.contains(VM_RESOURCE),
+            isolation: conditions
+                .into_iter()
+                .find(|condition| condition.kind == ISOLATED)
+                .map(IsolationCondition::from),
             status: Status {
                 phase: status.phase,
                 reason: status.reason,
                 message: status.message.or(unscheduled),
             },
-        })
+        };
+        let namespace = written.metadata.namespace.unwrap_or_else(|| "default".to_owned());
+        Ok(((namespace, written.metadata.name), kept))
+    }
+
+    /// Where it is bound.
+    pub fn node(&self) -> Option<&str> {
+        self.spec.node_name.as_deref().filter(|node| !node.is_empty())
+    }
+
+    /// Whether it has ended: its requests count no more.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+    }
+
+    /// What the scheduler counts for it.
+    pub fn requests(&self) -> Amounts {
+        let mut requests = self.pod.as_ref().map(Pod::requests).unwrap_or_default();
+        let overhead = |name: &str| {
+            self.spec
+                .overhead
+                .as_ref()?
+                .get(name)?
+                .as_str()?
+                .parse::<Quantity>()
+                .ok()
+        };
+        if let Some(cpu) = overhead("cpu") {
+            requests.milli_cpus = Some(requests.milli_cpus.unwrap_or(0).saturating_add(cpu.milli()));
+        }
+        if let Some(memory) = overhead("memory") {
+            requests.memory = Some(requests.memory.unwrap_or(0).saturating_add(memory.value()));
+        }
+        requests
+    }
+
+    /// How many CPUs of its own it would have where exclusive CPUs are given out.
+    pub fn own_cpus(&self) -> u64 {
+        self.pod.as_ref().map_or(0, own_cpus)
     }
 }
 
-/// The pod as kubelet's planner takes it.
-fn planned(spec: &PodSpec) -> Result<Pod, String> {
-    let mut fields = json!({ "containers": reduced(&spec.containers) });
-    if let Some(containers) = &spec.init_containers {
-        fields["initContainers"] = reduced(containers);
+impl PodSpec {
+    /// The containers as kubelet's planner takes them.
+    fn take_containers(&mut self) -> Result<Pod, String> {
+        let mut fields = json!({ "containers": reduced(self.containers.take()) });
+        if let Some(containers) = self.init_containers.take() {
+            fields["initContainers"] = reduced(containers);
+        }
+        if let Some(resources) = self.resources.take() {
+            fields["resources"] = resources;
+        }
+        manifest::pod(&json!({ "metadata": {}, "spec": fields })).map_err(|cause| cause.to_string())
     }
-    if let Some(resources) = &spec.resources {
-        fields["resources"] = resources.clone();
-    }
-    manifest::pod(&json!({ "metadata": {}, "spec": fields })).map_err(|cause| cause.to_string())
 }
 
 /// The containers without the fields that no resource depends on.
-fn reduced(containers: &Value) -> Value {
-    let Value::Array(containers) = containers else {
-        return containers.clone();
-    };
-    let fields = ["name", "resources", "restartPolicy"];
-    let reduced = containers.iter().map(|container| match container {
-        Value::Object(all) => {
-            let kept = fields
-                .iter()
-                .filter_map(|name| Some(((*name).to_owned(), all.get(*name)?.clone())));
-            Value::Object(kept.collect())
+fn reduced(mut containers: Value) -> Value {
+    for container in containers.as_array_mut().into_iter().flatten() {
+        if let Value::Object(fields) = container {
+            fields.retain(|name, _| ["name", "resources", "restartPolicy"].contains(&name.as_str()));
         }
-        other => other.clone(),
-    });
-    reduced.collect()
-}
-
-/// `spec.overhead`, which the scheduler counts too.
-pub(crate) fn with_overhead(mut requests: Amounts, overhead: Option<&Value>) -> Amounts {
-    let amount = |name: &str| overhead?.get(name)?.as_str()?.parse::<Quantity>().ok();
-    if let Some(cpu) = amount("cpu") {
-        requests.milli_cpus = Some(requests.milli_cpus.unwrap_or(0).saturating_add(cpu.milli()));
     }
-    if let Some(memory) = amount("memory") {
-        requests.memory = Some(requests.memory.unwrap_or(0).saturating_add(memory.value()));
-    }
-    requests
+    containers
 }
 
 /// The whole CPUs that the containers of a Guaranteed pod request, init containers aside.

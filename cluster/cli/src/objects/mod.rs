@@ -17,8 +17,8 @@ use stelia_cpus::text::excerpt;
 use stelia_koordinator::report::stored::Stored;
 use stelia_kubelet::config::yaml_options;
 
-pub use kinds::{IsolationCondition, NodeObject, PodDetails, PodObject, PodSpec, Status};
-pub(crate) use kinds::{own_cpus, with_overhead};
+pub(crate) use kinds::own_cpus;
+pub use kinds::{IsolationCondition, NodeObject, PodObject, PodSpec, Status};
 pub use problem::{Problem, Problems};
 pub use unreadable::Unreadable;
 
@@ -27,15 +27,6 @@ const MAX_LIST_DEPTH: u32 = 4;
 
 /// A pod's namespace and name.
 pub type PodKey = (String, String);
-
-/// Which objects are stored, and of which pods the text.
-#[derive(Debug, Default)]
-pub struct ObjectSelection {
-    /// Whether pods are read at all.
-    pub pods: bool,
-    /// Pods whose whole text is kept: of this name, in this namespace or in any.
-    pub pod: Option<(Option<String>, String)>,
-}
 
 /// A node's published description.
 #[derive(Debug, PartialEq)]
@@ -48,12 +39,11 @@ pub struct Report {
 /// All objects by name. If an object is there twice, the later one counts; two that differ in one input are a problem.
 #[derive(Debug, Default)]
 pub struct Objects {
-    wanted: ObjectSelection,
+    /// Whether pods are read at all.
+    with_pods: bool,
     pub nodes: BTreeMap<String, NodeObject>,
     pub reports: BTreeMap<String, Report>,
     pub pods: BTreeMap<PodKey, PodObject>,
-    /// The text of the pods that are asked for.
-    pub texts: BTreeMap<PodKey, Box<str>>,
     pub problems: Problems,
     pub unreadable: Unreadable,
     /// Whether texts are read, in which an object is there once. The pages of the API server may be read again.
@@ -100,16 +90,12 @@ impl Head<'_> {
 }
 
 impl Objects {
-    pub fn new(wanted: ObjectSelection) -> Self {
+    /// `with_pods`: whether pods are read at all.
+    pub fn new(with_pods: bool) -> Self {
         Self {
-            wanted,
+            with_pods,
             ..Self::default()
         }
-    }
-
-    /// Keeps the whole text of this pod alone.
-    pub fn want(&mut self, namespace: &str, name: &str) {
-        self.wanted.pod = Some((Some(namespace.to_owned()), name.to_owned()));
     }
 
     /// Reads a text of one or more documents, JSON or YAML; `source` is what messages call it.
@@ -175,7 +161,7 @@ impl Objects {
         let group = head.version.as_deref().unwrap_or_default();
         let read = match own {
             "Node" => self.node(text),
-            "Pod" if self.wanted.pods => self.pod(text),
+            "Pod" if self.with_pods => self.pod(text),
             "NodeResourceTopology" if group.is_empty() || group.starts_with("topology.node.k8s.io/") => {
                 self.report(text)
             }
@@ -221,14 +207,7 @@ impl Objects {
 
     fn pod(&mut self, text: &str) -> Result<(), String> {
         let (key, pod) = PodObject::read(text)?;
-        let (namespace, name) = &key;
-        let is_wanted = self.wanted.pod.as_ref().is_some_and(|(wanted, wanted_name)| {
-            wanted_name == name && wanted.as_ref().is_none_or(|wanted| wanted == namespace)
-        });
-        if is_wanted {
-            self.texts.insert(key.clone(), text.into());
-        }
-        if let Some(problem) = &pod.problem {
+        if let Err(problem) = &pod.pod {
             self.problems.add("", &format!("Pod {}/{}", key.0, key.1), problem);
         }
         self.pods.insert(key, pod);

@@ -28,10 +28,7 @@ fn pod(name: &str, cpu: &str) -> Value {
 }
 
 fn read(text: &str) -> Objects {
-    let mut objects = Objects::new(ObjectSelection {
-        pods: true,
-        pod: Some((None, "web".to_owned())),
-    });
+    let mut objects = Objects::new(true);
     objects.read("dump", text);
     objects
 }
@@ -62,8 +59,7 @@ fn lists_documents_and_both_forms_are_read() {
     ] {
         let objects = read(&text);
         assert_eq!(counts(&objects), [1, 1, 1, 0], "{:?}", objects.problems.lines());
-        assert_eq!(objects.pods[&("a".to_owned(), "web".to_owned())].own_cpus, 2);
-        assert!(objects.texts.contains_key(&("a".to_owned(), "web".to_owned())));
+        assert_eq!(objects.pods[&("a".to_owned(), "web".to_owned())].own_cpus(), 2);
         assert_eq!(objects.nodes["w"].allocatable["cpu"], Quantity::units(4));
     }
 }
@@ -77,7 +73,7 @@ fn a_page_of_the_api_server_has_items_without_a_kind() {
             .retain(|name, _| !["kind", "apiVersion"].contains(&name.as_str()));
         object
     };
-    let mut objects = Objects::new(ObjectSelection::default());
+    let mut objects = Objects::new(false);
     let page = json!({ "kind": "NodeList", "metadata": { "continue": "next" }, "items": [bare(node("w"))] });
     assert_eq!(
         objects.read_page("", &page.to_string(), "Node").as_deref(),
@@ -160,7 +156,7 @@ fn one_that_cannot_be_read_costs_a_line_with_its_name_and_the_others_are_read() 
     }
     assert!(objects.nodes.contains_key("w") && objects.reports.contains_key("w"));
     assert_eq!(
-        objects.pods[&("a".to_owned(), "lots".to_owned())].own_cpus,
+        objects.pods[&("a".to_owned(), "lots".to_owned())].own_cpus(),
         1_000_000_000_000
     );
     let problem = objects.reports["bad"].stored.problem.as_deref().unwrap();
@@ -213,11 +209,11 @@ fn what_a_pod_uses_ends_with_it_and_overhead_counts() {
     running["spec"]["overhead"] = json!({ "cpu": "250m", "memory": "64Mi" });
     let (_, kept) = PodObject::read(&running.to_string()).unwrap();
     assert_eq!(
-        (kept.requests.milli_cpus, kept.requests.memory, kept.ended),
+        (kept.requests().milli_cpus, kept.requests().memory, kept.has_ended()),
         (Some(2250), Some((1 << 30) + (64 << 20)), false)
     );
     running["status"] = json!({ "phase": "Failed" });
-    assert!(PodObject::read(&running.to_string()).unwrap().1.ended);
+    assert!(PodObject::read(&running.to_string()).unwrap().1.has_ended());
 }
 
 proptest! {

@@ -1,30 +1,33 @@
 //! Which VMs are shown.
 
+use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
+
 use super::{Vm, VmState};
+use crate::cli::words;
 
 /// What KubeVirt's pods are called, in front of the VM's name.
 pub(crate) const LAUNCHER: &str = "virt-launcher-";
 
-/// `namespace/name` without [`LAUNCHER`], as narrow terminals show it.
-pub(crate) fn without_launcher(name: &str) -> String {
-    match name.split_once('/') {
-        Some((namespace, pod)) => format!("{namespace}/{}", vm_of(pod)),
-        None => name.to_owned(),
-    }
-}
-
 /// The name of a pod without [`LAUNCHER`].
-fn vm_of(pod: &str) -> &str {
+pub(crate) fn vm_of(pod: &str) -> &str {
     pod.strip_prefix(LAUNCHER)
         .filter(|name| !name.is_empty())
         .unwrap_or(pod)
 }
 
 /// What a VM has to be; empty lists let everything through.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Args)]
 pub struct VmFilter {
+    /// Show only these VMs, given as namespace/name or name, in which * and ? may stand for characters, or as a UID or its first
+    /// characters (at least 8). Default: all
+    #[arg(value_name = "VM", value_parser = Pattern::parse)]
     pub patterns: Vec<Pattern>,
+    /// Show only VMs of this namespace
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = NonEmptyStringValueParser::new())]
     pub namespace: Option<String>,
+    /// Show only VMs in these states, separated by commas
+    #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = words(VmState::NAMES, VmState::parse))]
     pub states: Vec<VmState>,
 }
 

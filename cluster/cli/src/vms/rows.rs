@@ -1,20 +1,15 @@
 //! The rows of the table: names without what all have in common where the terminal is too narrow for it, and one row for VMs that are
 //! alike.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use stelia_table::{TextStyle, counted, table};
 
-use super::filter::LAUNCHER;
-use super::notes::with_footnotes;
 use super::{COLUMNS, Vm, VmState};
-use crate::cluster::{common_domain, without_domain};
-
-/// Limit of the VMs that are listed one by one on a terminal.
-const MAX_LISTED_VMS: usize = 20;
+use crate::rows::{self, MAX_LISTED_ROWS, short_names};
 
 /// Limit of the VMs that are named of those which need attention for the same reason.
-const MAX_NAMED_VMS: u64 = 10;
+const MAX_NAMED_VMS: usize = 10;
 
 /// The reason in the row of VMs of which nothing is known.
 const NO_CONDITION: &str = "no condition is published: --pod-conditions=all";
@@ -33,9 +28,7 @@ pub(super) enum Fold {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Rows {
     pub(super) vms: Vec<Vm>,
-    pub(super) left_out: Vec<String>,
-    /// The footnotes that stand for reasons.
-    pub(super) notes: Vec<String>,
+    pub(super) left_out: Option<String>,
     /// Whether a row stands for several VMs.
     pub(super) is_folded: bool,
 }
@@ -55,23 +48,19 @@ impl Rows {
             coloured: false,
             ..style
         };
-        let too_long = |width| move |line: &str| line.chars().count() > width;
-        let is_wide = style
-            .width
-            .is_some_and(|width| table(&COLUMNS, &vms, whole).lines().any(too_long(width)));
         let mut rows = Self {
-            vms,
+            left_out: None,
             is_folded,
-            ..Self::default()
+            vms,
         };
-        if is_wide {
-            (rows.vms, rows.left_out) = shortened(rows.vms);
-            let is_wide = style
-                .width
-                .is_some_and(|width| table(&COLUMNS, &rows.vms, whole).lines().any(too_long(width)));
-            if is_wide && style.legend && !style.wide {
-                (rows.vms, rows.notes) = with_footnotes(rows.vms, all);
-            }
+        let text = table(&COLUMNS, &rows.vms, whole);
+        let is_too_wide = |width| text.lines().any(|line| line.chars().count() > width);
+        if style.width.is_some_and(is_too_wide) {
+            let names = rows.vms.iter_mut().map(|vm| {
+                let node = vm.node.as_mut().filter(|_| vm.nodes.is_none());
+                (node, &mut vm.pod_name)
+            });
+            rows.left_out = short_names(names.collect());
         }
         rows
     }
@@ -80,20 +69,9 @@ impl Rows {
 /// What VMs of one row have in common.
 type Alike = (VmState, bool, Option<&'static str>, Option<String>);
 
-/// VMs that are alike.
-#[derive(Debug, Default)]
-struct Group {
-    vms: u64,
-    nodes: BTreeSet<String>,
-    /// How many of them have a row.
-    rows: u64,
-    /// Since when the first of the rest is so, with the age as text.
-    oldest: Option<(u64, String)>,
-}
-
 /// The VMs with one row for those that are alike, where the first of them is. The first VMs that need attention have a row of their own.
 fn folded(vms: Vec<Vm>, fold: Fold) -> Vec<Vm> {
-    let are_many = fold == Fold::Alike && vms.len() > MAX_LISTED_VMS;
+    let are_many = fold == Fold::Alike && vms.len() > MAX_LISTED_ROWS;
     let key = |vm: &Vm| -> Option<Alike> {
         let may = match vm.state {
             VmState::Unknown => fold != Fold::Nothing,
@@ -101,50 +79,11 @@ fn folded(vms: Vec<Vm>, fold: Fold) -> Vec<Vm> {
         };
         may.then(|| (vm.state, vm.is_starting, vm.old, vm.reason.clone()))
     };
-    let mut groups: BTreeMap<Alike, Group> = BTreeMap::new();
-    for vm in &vms {
-        if let Some(key) = key(vm) {
-            let group = groups.entry(key).or_default();
-            let named = named(vm);
-            group.vms += 1;
-            // The row of the rest has the nodes of the rest.
-            if group.vms > named {
-                group.nodes.extend(vm.node.clone());
-                let since = vm.since_us.zip(vm.age.clone());
-                group.oldest = group.oldest.take().into_iter().chain(since).min();
-            }
-        }
-    }
-    // The rows of a group stand together, where the first of them is.
-    let mut places: BTreeMap<Alike, usize> = BTreeMap::new();
-    let mut rows: Vec<Vec<Vm>> = Vec::new();
-    for vm in vms {
-        let key = key(&vm);
-        let at = key
-            .clone()
-            .map_or(rows.len(), |key| *places.entry(key).or_insert(rows.len()));
-        if at == rows.len() {
-            rows.push(Vec::new());
-        }
-        let Some(rows) = rows.get_mut(at) else { continue };
-        let Some(group) = key.and_then(|key| groups.get_mut(&key)) else {
-            rows.push(vm);
-            continue;
-        };
-        group.rows += 1;
-        let named = named(&vm);
-        // A row for a single VM has its name.
-        if group.rows <= named || group.vms == named + 1 {
-            rows.push(vm);
-        } else if group.rows == named + 1 {
-            rows.push(row_of(vm, group, named));
-        }
-    }
-    rows.concat()
+    rows::fold(vms, key, named, row_of)
 }
 
 /// How many VMs have a row of their own before the others of their group share one.
-fn named(vm: &Vm) -> u64 {
+fn named(vm: &Vm) -> usize {
     match vm.state {
         VmState::Degraded | VmState::Pinned => MAX_NAMED_VMS,
         VmState::Waiting if !vm.is_starting => MAX_NAMED_VMS,
@@ -152,18 +91,19 @@ fn named(vm: &Vm) -> u64 {
     }
 }
 
-/// The row that stands for the VMs of a group without the first `named`, of which `vm` is one.
-fn row_of(vm: Vm, group: &Group, named: u64) -> Vm {
-    let more = if named > 0 { "more VM" } else { "VM" };
-    let is_unpublished = vm.state == VmState::Unknown && vm.old.is_none();
+/// The row that stands for several VMs that are alike.
+fn row_of(first: Vm, more: Vec<Vm>) -> Vm {
+    let what = if named(&first) > 0 { "more VM" } else { "VM" };
+    let all = || more.iter().chain([&first]);
+    let nodes: BTreeSet<&String> = all().filter_map(|vm| vm.node.as_ref()).collect();
+    let oldest = all().filter_map(|vm| vm.since_us.zip(vm.age.as_ref())).min();
+    let is_unpublished = first.state == VmState::Unknown && first.old.is_none();
     Vm {
-        label: Some(counted(group.vms - named, more)),
-        nodes: (group.nodes.len() > 1).then(|| counted(group.nodes.len() as u64, "node")),
-        reason: is_unpublished
-            .then(|| NO_CONDITION.to_owned())
-            .or_else(|| vm.reason.clone()),
-        age: group.oldest.clone().map(|(_, age)| age),
-        ..vm
+        label: Some(counted(all().count() as u64, what)),
+        nodes: (nodes.len() > 1).then(|| counted(nodes.len() as u64, "node")),
+        age: oldest.map(|(_, age)| age.clone()),
+        reason: is_unpublished.then(|| NO_CONDITION.to_owned()).or(first.reason.clone()),
+        ..first.clone()
     }
 }
 
@@ -196,26 +136,4 @@ fn with_cause(vm: Vm) -> Vm {
 fn repeats_the_state(vm: &Vm) -> bool {
     let reason = vm.reason.as_ref();
     reason.is_some_and(|reason| reason.eq_ignore_ascii_case(vm.state.name()))
-}
-
-/// The VMs without the domain that all their nodes have, and without [`LAUNCHER`]; and what was left out.
-fn shortened(mut vms: Vec<Vm>) -> (Vec<Vm>, Vec<String>) {
-    let domain = common_domain(
-        vms.iter()
-            .filter(|vm| vm.nodes.is_none())
-            .filter_map(|vm| vm.node.as_deref()),
-    )
-    .map(str::to_owned);
-    let mut is_launcher = false;
-    for vm in &mut vms {
-        if let Some(node) = vm.node.as_mut().filter(|_| domain.is_some()) {
-            node.truncate(without_domain(node).len());
-        }
-        if let Some(name) = vm.pod_name.strip_prefix(LAUNCHER).filter(|name| !name.is_empty()) {
-            vm.pod_name = name.to_owned();
-            is_launcher = true;
-        }
-    }
-    let launcher = is_launcher.then(|| LAUNCHER.to_owned());
-    (vms, launcher.into_iter().chain(domain).collect())
 }

@@ -123,12 +123,6 @@ fn one(needed: u64, short: CpuShortage, cluster: &Cluster, member: &Member) -> C
 fn held(cluster: &Cluster, member: &Member, near: Option<&CpuSet>) -> Vec<Held> {
     let holders = member.report.iter().flat_map(|report| &report.stored.holders);
     let held = holders.filter_map(|holder| {
-        let known = cluster.pods.get(holder.pod.as_str());
-        let (namespace, name) = match (&holder.name, known) {
-            (_, Some(((namespace, name), _))) => (namespace.clone(), name.clone()),
-            (Some(name), None) => (name.namespace().to_owned(), name.name().to_owned()),
-            (None, None) => Default::default(),
-        };
         let cpus = match (&holder.cpus, near) {
             (Some(cpus), Some(near)) => Some(cpus.intersection(near)),
             (Some(cpus), None) => Some(cpus.clone()),
@@ -137,14 +131,13 @@ fn held(cluster: &Cluster, member: &Member, near: Option<&CpuSet>) -> Vec<Held> 
         if cpus.as_ref().is_some_and(CpuSet::is_empty) {
             return None;
         }
+        let (namespace, name) = cluster.holder(holder);
+        let own = || cluster.pod(holder.pod.as_str()).map(|(_, pod)| pod.own_cpus());
         Some(Held {
             pod_uid: holder.pod.to_string(),
             pod_namespace: namespace,
             pod_name: name,
-            cpus: cpus
-                .as_ref()
-                .map(|cpus| cpus.len() as u64)
-                .or(known.map(|(_, own)| *own)),
+            cpus: cpus.as_ref().map(|cpus| cpus.len() as u64).or_else(own),
             exclusive_cpus: cpus.map(|cpus| cpus.to_string()).unwrap_or_default(),
         })
     });

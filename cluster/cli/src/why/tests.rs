@@ -1,32 +1,15 @@
 use serde_json::{Value, json};
 use stelia_koordinator::allocator::AllocationRequest;
-use stelia_koordinator::report::fingerprint::Method;
-use stelia_koordinator::report::profile::{Profile, object};
+use stelia_koordinator::report::profile::Profile;
 use stelia_koordinator::report::testing::facts;
-use stelia_koordinator::report::{ApiVersion, Facts};
 
 use super::*;
-use crate::cluster::Chosen;
-use crate::objects::{ObjectSelection, Objects};
+use crate::testing::{cluster, pipe, pod_request};
 
 const UID: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 
 fn topology(name: &str, profile: Profile) -> Value {
-    let facts = Facts {
-        name: name.to_owned(),
-        ..facts()
-    };
-    serde_json::to_value(object(&facts, profile, ApiVersion::V1Alpha2, Method::default())).unwrap()
-}
-
-fn cluster(items: &[Value]) -> Cluster {
-    let mut objects = Objects::new(ObjectSelection { pods: true, pod: None });
-    objects.read("", &json!({ "items": items }).to_string());
-    Cluster::of(objects, &Chosen::default()).unwrap()
-}
-
-fn pod_request(words: &str) -> PodRequest {
-    PodRequest::in_words(&[words.to_owned()], &AllocationRequest::default()).unwrap()
+    crate::testing::topology(&facts(), name, profile)
 }
 
 #[test]
@@ -44,11 +27,7 @@ fn who_has_the_cpus_is_told_with_the_lists_where_these_are_known() {
         (why.reasons[0].reason.as_str(), why.reasons[0].nodes),
         ("kubelet would reject it: TopologyAffinityError", 2)
     );
-    let words: Vec<String> = why
-        .closest
-        .iter()
-        .map(|one| one.in_words(TextStyle::from(true)))
-        .collect();
+    let words: Vec<String> = why.closest.iter().map(|one| one.in_words(pipe())).collect();
     assert_eq!(
         words,
         [
@@ -83,7 +62,7 @@ fn a_node_that_cannot_tell_is_neither_full_nor_free() {
         "no node is known to have room for pod; 2 cannot tell"
     );
     // One that refuses for another reason is full, whatever its CPUs are.
-    let why = WhyAnswer::of(&pod_request("cpus=9,memory=1Gi"), &self::cluster(&[node]));
+    let why = WhyAnswer::of(&pod_request("cpus=9,memory=1Gi"), &crate::testing::cluster(&[node]));
     assert_eq!((why.room, why.unknown, why.nodes[0].room), (0, 0, Some(false)));
 }
 
@@ -117,7 +96,7 @@ fn what_is_taken_for_granted_is_told() {
         "{assumed}"
     );
     assert_eq!(why.room, 1);
-    let text = why.text(TextStyle::from(true));
+    let text = why.text(pipe());
     assert!(text.contains("Room:     on 1 of 1 nodes: a"), "{text}");
 }
 

@@ -283,6 +283,10 @@ impl ReconcilerState {
         }
     }
 
+    fn boot(&self) -> &str {
+        self.options.boot_id.as_deref().unwrap_or_default()
+    }
+
     fn sent(&mut self, what: &TaskKind, now: Duration) {
         self.status.requests += 1;
         match what {
@@ -315,7 +319,7 @@ impl ReconcilerState {
             }
             TaskKind::Event(task @ EventTask::Post(_)) => {
                 let event = self.events.event(*task)?;
-                let body = content::event(&self.options.boot, node, event);
+                let body = content::event(self.boot(), node, event);
                 request::create_event(manager, &event.namespace, &body)
             }
             TaskKind::Event(task @ EventTask::Repeat(_)) => {
@@ -324,7 +328,7 @@ impl ReconcilerState {
                 request::merge_event(
                     manager,
                     &event.namespace,
-                    &content::event_name(&self.options.boot, event),
+                    &content::event_name(self.boot(), event),
                     &body,
                 )
             }

@@ -73,78 +73,46 @@ fn by_certificate(request: &str, node: &str) -> Value {
     changed(request, "/userInfo", user)
 }
 
+/// Who asks, and whether that may be a publisher of another node, of none, or somebody else.
 #[test]
-fn what_a_publisher_asks_for_its_own_node_is_admitted() {
+fn a_publisher_may_do_for_its_own_node_what_one_of_another_or_of_none_may_not() {
+    let node = format!("/userInfo/extra/{}", NODE.replace('/', "~1"));
     for request in REQUESTS {
-        assert_eq!(denials(&recorded(request)), [], "{request}");
-        assert_eq!(denials(&by_certificate(request, "worker-1")), [], "{request}");
-    }
-}
-
-#[test]
-fn a_token_of_another_node_is_denied_everything() {
-    for request in REQUESTS {
-        let said = messages(&changed(
-            request,
-            &format!("/userInfo/extra/{}", NODE.replace('/', "~1")),
-            json!(["worker-2"]),
-        ));
-        assert!(said.len() == 1 && said[0].contains("own"), "{request}: {said:?}");
-        let said = messages(&by_certificate(request, "worker-2"));
-        assert!(said.len() == 1 && said[0].contains("own"), "{request}: {said:?}");
-    }
-}
-
-#[test]
-fn a_token_without_a_node_is_denied_everything() {
-    for request in REQUESTS {
-        for review in [
-            removed(request, &format!("/userInfo/extra/{}", NODE.replace('/', "~1"))),
-            removed(request, "/userInfo/extra"),
-            changed(request, "/userInfo/extra", json!({})),
-            changed(
-                request,
-                &format!("/userInfo/extra/{}", NODE.replace('/', "~1")),
-                json!([]),
-            ),
-        ] {
-            let said = messages(&review);
-            assert!(said.len() == 1 && said[0].contains("own"), "{request}: {said:?}");
-        }
-    }
-}
-
-#[test]
-fn a_certificate_with_the_group_and_no_name_of_a_node_is_denied_everything() {
-    for name in [
-        "stelia:publish:",
-        "worker-1",
-        "stelia:publish",
-        "stelia:publish:worker-1:",
-    ] {
-        for request in REQUESTS {
-            let mut review = by_certificate(request, "worker-1");
-            set(&mut review, "/userInfo/username", json!(name));
-            assert!(!denials(&review).is_empty(), "{name}: {request}");
-        }
-    }
-}
-
-#[test]
-fn others_are_not_asked() {
-    for request in REQUESTS {
-        let mut review = removed(request, "/userInfo/extra");
+        let mut others = removed(request, "/userInfo/extra");
+        let koordlet = "system:serviceaccount:koordinator-system:koordlet";
+        set(&mut others, "/userInfo/username", json!(koordlet));
         set(
-            &mut review,
-            "/userInfo/username",
-            json!("system:serviceaccount:koordinator-system:koordlet"),
-        );
-        set(
-            &mut review,
+            &mut others,
             "/userInfo/groups",
             json!(["system:serviceaccounts", "system:authenticated"]),
         );
-        assert_eq!(denials(&review), [], "{request}");
+        let named = |name: &str| {
+            let mut review = by_certificate(request, "worker-1");
+            set(&mut review, "/userInfo/username", json!(name));
+            review
+        };
+        for review in [recorded(request), by_certificate(request, "worker-1"), others] {
+            assert_eq!(denials(&review), [], "{request}");
+        }
+        for review in [
+            changed(request, &node, json!(["worker-2"])),
+            by_certificate(request, "worker-2"),
+            removed(request, &node),
+            removed(request, "/userInfo/extra"),
+            changed(request, "/userInfo/extra", json!({})),
+            changed(request, &node, json!([])),
+        ] {
+            let said = denied(&review);
+            assert!(said.contains("own"), "{request}: {said}");
+        }
+        for name in [
+            "stelia:publish:",
+            "worker-1",
+            "stelia:publish",
+            "stelia:publish:worker-1:",
+        ] {
+            assert!(!denials(&named(name)).is_empty(), "{name}: {request}");
+        }
     }
 }
 
@@ -194,50 +162,42 @@ fn another_nodes_topology_is_not_deleted() {
     assert_eq!(denied(&review), "a node writes its own NodeResourceTopology only");
 }
 
+const NOTHING_OF_THE_STATUS: &str = "of the status of its Node a publisher changes nothing";
+
+/// `null`: it is removed.
 #[rstest]
 #[case("/object/metadata/labels/kubernetes.io~1hostname", json!("other"), "labels")]
+#[case("/object/metadata/labels/kubernetes.io~1hostname", Value::Null, "labels")]
 #[case("/object/metadata/labels/node-role.kubernetes.io~1control-plane", json!(""), "labels")]
 #[case("/object/metadata/labels/stelia.io~1steliad", json!("false"), "labels")]
 #[case("/object/metadata/annotations/example.com~1a", json!("b"), "annotations")]
 #[case("/object/metadata/annotations/volumes.kubernetes.io~1controller-managed-attach-detach", json!("false"), "annotations")]
+#[case("/object/metadata/annotations", Value::Null, "annotations")]
 #[case("/object/metadata/finalizers", json!(["example.com/stay"]), "metadata")]
 #[case("/object/metadata/ownerReferences", json!([]), "metadata")]
+#[case("/object/metadata/uid", Value::Null, "metadata")]
 #[case("/object/spec/unschedulable", json!(true), "spec")]
 #[case("/object/spec/podCIDR", json!("10.0.0.0/8"), "spec")]
+#[case("/object/spec/providerID", Value::Null, "spec")]
 #[case("/object/spec/comesLater", json!("x"), "spec")]
 #[case("/object/spec/taints/0", json!({"key": "example.com/vms", "effect": "NoSchedule"}), "taints")]
 #[case("/object/spec/taints/-", json!({"key": "example.com/other", "effect": "NoExecute"}), "taints")]
 #[case("/object/spec/taints", json!([]), "taints")]
+#[case("/object/status/images", Value::Null, "status")]
+#[case("/object/status/capacity/cpu", json!("64"), "status")]
+#[case("/object/status/capacity/stelia.io~1vm", json!("6"), "status")]
+#[case("/object/status/allocatable/memory", json!("1Ti"), "status")]
+#[case("/object/status/conditions/0/status", json!("False"), "status")]
+#[case("/object/status/addresses/0/address", json!("192.0.2.99"), "status")]
+#[case("/object/status/daemonEndpoints/kubeletEndpoint/Port", json!(1), "status")]
+#[case("/object/status/comesLater", json!({}), "status")]
 fn of_its_node_a_publisher_changes_its_own_keys_only(#[case] pointer: &str, #[case] value: Value, #[case] what: &str) {
-    let said = denied(&changed("node-patch", pointer, value));
+    let review = match value {
+        Value::Null => removed("node-patch", pointer),
+        value => changed("node-patch", pointer, value),
+    };
+    let said = denied(&review);
     assert!(said.starts_with(&format!("of the {what} of its Node")), "{said}");
-}
-
-#[rstest]
-#[case("/object/metadata/labels/kubernetes.io~1hostname", "labels")]
-#[case("/object/metadata/annotations", "annotations")]
-#[case("/object/metadata/uid", "metadata")]
-#[case("/object/spec/providerID", "spec")]
-#[case("/object/status/images", "status")]
-fn nothing_of_its_node_is_removed(#[case] pointer: &str, #[case] what: &str) {
-    assert_eq!(
-        denied(&removed("node-patch", pointer)).split(" of its Node").next(),
-        Some(&*format!("of the {what}"))
-    );
-}
-
-const NOTHING_OF_THE_STATUS: &str = "of the status of its Node a publisher changes nothing";
-
-#[rstest]
-#[case("/object/status/capacity/cpu", json!("64"))]
-#[case("/object/status/capacity/stelia.io~1vm", json!("6"))]
-#[case("/object/status/allocatable/memory", json!("1Ti"))]
-#[case("/object/status/conditions/0/status", json!("False"))]
-#[case("/object/status/addresses/0/address", json!("192.0.2.99"))]
-#[case("/object/status/daemonEndpoints/kubeletEndpoint/Port", json!(1))]
-#[case("/object/status/comesLater", json!({}))]
-fn of_its_nodes_status_a_publisher_changes_nothing(#[case] pointer: &str, #[case] value: Value) {
-    assert_eq!(denied(&changed("node-patch", pointer, value)), NOTHING_OF_THE_STATUS);
 }
 
 /// The resource stelia.io/vm was a publisher's before kubelet's device plugin published it.

@@ -1,11 +1,10 @@
 //! The manifests in `packaging/kubernetes/`: they are objects that the API server knows, they belong together, and each right has its flag. The
-//! admission policies are evaluated over requests. No API server takes part: that one agrees is not shown here. What kubectl builds of the folders is compared
-//! with what the tests build of them.
+//! admission policies are evaluated over requests. No API server takes part: that one agrees is not shown here. kubectl builds
+//! the folders.
 
 #![allow(clippy::expect_used, clippy::panic)]
 
 mod admission;
-mod kubectl;
 mod kustomization;
 mod objects;
 mod placement;

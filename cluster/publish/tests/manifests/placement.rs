@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::kustomization::{HASH, built};
+use crate::kustomization::built;
 use crate::{cluster, kind, name, strings};
 
 fn overlay() -> Vec<Value> {
@@ -134,7 +134,9 @@ fn the_scheduler_reaches_the_extender_and_nobody_else_does() {
 #[test]
 fn the_scheduler_runs_with_the_configuration_that_is_generated() {
     let objects = overlay();
-    let map = one(&objects, "ConfigMap", &format!("stelia-scheduler-config-{HASH}"));
+    // kustomize adds the hash of the content.
+    let is_it = |object: &&Value| kind(object) == "ConfigMap" && name(object).starts_with("stelia-scheduler-config-");
+    let map = objects.iter().find(is_it).expect("it");
     let pod = &one(&objects, "Deployment", "stelia-scheduler")["spec"]["template"]["spec"];
     let (container, volumes) = (&pod["containers"][0], pod["volumes"].as_array().expect("volumes"));
     let volume = volumes

@@ -37,161 +37,140 @@ fn pauses(log: &Log) -> Vec<f64> {
         .collect()
 }
 
-const HOUR: f64 = 3600.0;
+/// What the first answers mean for the part that got them, and for the others.
+struct Case {
+    /// How often it is answered so; then it is accepted.
+    times: usize,
+    answer: fn() -> Reply,
+    part: &'static str,
+    problem: &'static str,
+    /// Of the pauses before each further request, the first and the next ones; the least and the most, in seconds.
+    pauses: [(f64, f64); 2],
+    /// Whether the label is written meanwhile.
+    goes_on: bool,
+}
+
+const SOON: (f64, f64) = (0.0, 8.1);
+/// A tenth of five minutes once, because an API server that has just started answers so, too.
+const LONG: [(f64, f64); 2] = [(27.0, 33.0), (270.0, 330.0)];
 
 #[tokio::test(start_paused = true)]
-async fn an_hour_without_the_api_server_ends_with_one_write_of_the_newest() {
-    let away = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let is_away = away.clone();
-    let (client, log) = server(move |seen| {
-        if is_away.load(std::sync::atomic::Ordering::Relaxed) {
-            Reply::Closed("Connection refused (os error 111)")
-        } else {
-            healthy(seen)
+async fn an_answer_that_is_no_success_is_named_and_the_request_comes_again_as_it_allows() {
+    let cases: Vec<Case> = vec![
+        Case {
+            times: 2,
+            answer: || Reply::Never,
+            part: "api",
+            problem: "no answer within 10 s",
+            pauses: [(10.0, 12.0), (10.0, 14.1)],
+            goes_on: false,
+        },
+        Case {
+            times: 3,
+            answer: || Reply::Later(429, 30),
+            part: "api",
+            problem: "429 ",
+            pauses: [(30.0, 32.0), (30.0, 36.0)],
+            goes_on: false,
+        },
+        Case {
+            times: 3,
+            answer: || Reply::Later(503, 30),
+            part: "api",
+            problem: "503 ",
+            pauses: [(30.0, 32.0), (30.0, 36.0)],
+            goes_on: false,
+        },
+        // The status may ask for a pause too.
+        Case {
+            times: 1,
+            answer: || {
+                let details = json!({"retryAfterSeconds": 40});
+                Reply::Json(
+                    429,
+                    json!({"kind": "Status", "code": 429, "message": "slow down", "details": details}),
+                )
+            },
+            part: "api",
+            problem: "429 Too Many Requests: slow down",
+            pauses: [(40.0, 42.0), SOON],
+            goes_on: false,
+        },
+        Case {
+            times: 1,
+            answer: || Reply::Closed("invalid peer certificate: certificate not valid yet: verification time 1"),
+            part: "api",
+            problem: "certificate not valid yet",
+            pauses: [SOON, SOON],
+            goes_on: false,
+        },
+        Case {
+            times: 3,
+            answer: || status(500, "InternalError", "failed calling webhook", json!([])),
+            part: "object",
+            problem: "500 Internal Server Error: failed calling webhook",
+            pauses: [SOON, SOON],
+            goes_on: true,
+        },
+        Case {
+            times: 3,
+            answer: || conflict("koordlet"),
+            part: "object",
+            problem: "koordlet also writes this, and what it wrote differs",
+            pauses: LONG,
+            goes_on: true,
+        },
+        Case {
+            times: 2,
+            answer: || Reply::Text(404, "404 page not found"),
+            part: "object",
+            problem: "the CRD of NodeResourceTopology is not in the cluster: 404 Not Found: 404 page not found",
+            pauses: LONG,
+            goes_on: true,
+        },
+        Case {
+            times: 2,
+            answer: || status(410, "Gone", "the API version is no longer served", json!([])),
+            part: "object",
+            problem: "the CRD of NodeResourceTopology is not in the cluster: 410 Gone",
+            pauses: LONG,
+            goes_on: true,
+        },
+        // An expired token costs one request.
+        Case {
+            times: 4,
+            answer: || status(401, "Unauthorized", "Unauthorized", json!([])),
+            part: "api",
+            problem: "401 Unauthorized: Unauthorized",
+            pauses: [(0.0, 0.01), SOON],
+            goes_on: false,
+        },
+    ];
+    for case in cases {
+        let (publisher, log) = objects(move |count| if count <= case.times { (case.answer)() } else { ok() });
+        let mut told = None;
+        let mut labels = 0;
+        for _ in 0..20_000 {
+            pass(0.05).await;
+            if log.objects().len() > case.times {
+                break;
+            }
+            told = publisher.problem(case.part).or(told);
+            labels = log.of("PATCH", NODE).len();
         }
-    });
-    let publisher = Running::new(client, options(), Reading::of(told(6)));
-    pass(10.0).await;
-    log.clear();
-    away.store(true, std::sync::atomic::Ordering::Relaxed);
-    for minute in 0..60 {
-        publisher.tell(told(minute % 6));
-        pass(60.0).await;
+        let told = told.unwrap_or_else(|| panic!("{}", case.problem));
+        assert!(told.contains(case.problem), "{told}: {}", case.problem);
+        assert_eq!(labels > 0, case.goes_on, "{}", case.problem);
+        let pauses = pauses(&log);
+        assert_eq!(pauses.len(), case.times, "{}", case.problem);
+        let bounds = [case.pauses[0], case.pauses[1], case.pauses[1], case.pauses[1]];
+        for (pause, (least, most)) in pauses.iter().zip(bounds) {
+            assert!((least..=most).contains(pause), "{}: {pauses:?}", case.problem);
+        }
+        pass(1.0).await;
+        assert!(publisher.status.borrow().problems.is_empty(), "{}", case.problem);
+        assert!(log.objects().iter().all(|seen| !seen.query.contains("force")));
     }
-    let tried = log.all().len();
-    // Doubled up to five minutes, and half of that on the average.
-    assert!((15..60).contains(&tried), "{tried} requests in an hour");
-    assert!(publisher.problem("api").unwrap().contains("Connection refused"));
-    log.clear();
-    away.store(false, std::sync::atomic::Ordering::Relaxed);
-    pass(305.0).await;
-    let written: Vec<String> = log.objects().iter().map(|seen| available(seen).to_owned()).collect();
-    assert_eq!(written, ["5"], "one, the newest");
-    assert_eq!(publisher.problem("api"), None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_outage_in_which_nothing_changed_asks_for_nothing() {
-    let (client, log) = server(healthy);
-    let publisher = Running::new(client, options(), Reading::of(told(6)));
-    pass(10.0).await;
-    assert_eq!(log.all().len(), 2);
-    // The same again, as a daemon that starts anew writes it.
-    publisher.tell(told(6));
-    pass(20.0 * 60.0).await;
-    assert_eq!(log.all().len(), 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_write_of_which_nobody_knows_is_written_again_also_if_it_is_taken_back() {
-    let (publisher, log) = objects(|count| match count {
-        2 => Reply::Never,
-        _ => ok(),
-    });
-    pass(10.0).await;
-    publisher.tell(told(4));
-    pass(1.0).await;
-    publisher.tell(told(6));
-    pass(30.0).await;
-    let written: Vec<String> = log.objects().iter().map(|seen| available(seen).to_owned()).collect();
-    assert_eq!(written, ["6", "4", "6"], "the second may stand there");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_slow_answer_is_given_up_after_ten_seconds() {
-    let (publisher, log) = objects(|count| match count {
-        1..=2 => Reply::Never,
-        _ => ok(),
-    });
-    pass(10.5).await;
-    assert_eq!(publisher.problem("api").unwrap(), "no answer within 10 s");
-    pass(60.0).await;
-    assert_eq!((log.objects().len(), publisher.problem("api")), (3, None));
-    assert!(pauses(&log).iter().all(|pause| *pause >= 10.0), "{:?}", pauses(&log));
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_the_server_asks_for_is_waited_for_by_everything() {
-    for code in [429, 503] {
-        let (publisher, log) = objects(move |count| match count {
-            1..=3 => Reply::Later(code, 30),
-            _ => ok(),
-        });
-        pass(29.0).await;
-        assert_eq!(log.objects().len(), 1);
-        assert_eq!(log.of("PATCH", NODE).len(), 0, "the label waits too");
-        assert!(publisher.problem("api").unwrap().starts_with(&code.to_string()));
-        pass(120.0).await;
-        assert_eq!((log.objects().len(), log.of("PATCH", NODE).len()), (4, 1));
-        assert!(pauses(&log).iter().all(|pause| *pause >= 30.0), "{:?}", pauses(&log));
-        let mut distinct = pauses(&log);
-        distinct.dedup();
-        assert_eq!(
-            distinct.len(),
-            3,
-            "and not after exactly that: others were told the same"
-        );
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_status_may_ask_for_a_pause_too() {
-    let (_publisher, log) = objects(|count| match count {
-        1 => Reply::Json(
-            429,
-            json!({"kind": "Status", "code": 429, "message": "slow down", "details": {"retryAfterSeconds": 40}}),
-        ),
-        _ => ok(),
-    });
-    pass(39.0).await;
-    assert_eq!(log.objects().len(), 1);
-    pass(3.0).await;
-    assert_eq!(log.objects().len(), 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_internal_error_of_one_part_keeps_no_other_from_being_written() {
-    let (publisher, log) = objects(|_| status(500, "InternalError", "failed calling webhook", json!([])));
-    pass(50.0 * 60.0).await;
-    assert_eq!(
-        log.of("PATCH", NODE).len(),
-        2,
-        "the label, and its look after half an hour"
-    );
-    let tried = log.objects().len();
-    assert!((12..60).contains(&tried), "{tried}");
-    assert!(publisher.problem("object").unwrap().contains("failed calling webhook"));
-    assert_eq!(publisher.problem("api"), None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_second_writer_is_named_and_never_overridden() {
-    let (publisher, log) = objects(|count| match count {
-        1..=3 => conflict("koordlet"),
-        _ => ok(),
-    });
-    pass(10.0).await;
-    let problem = publisher.problem("object").unwrap();
-    assert!(
-        problem.starts_with("koordlet also writes this, and what it wrote differs"),
-        "{problem}"
-    );
-    // A change does not make it better.
-    publisher.tell(told(3));
-    pass(15.0).await;
-    assert_eq!(log.objects().len(), 1);
-    pass(HOUR).await;
-    let pauses = pauses(&log);
-    assert!((27.0..=33.0).contains(&pauses[0]), "{pauses:?}");
-    assert!(
-        pauses.len() >= 3 && pauses[1..3].iter().all(|pause| (270.0..=330.0).contains(pause)),
-        "{pauses:?}"
-    );
-    assert!(
-        log.objects().iter().all(|seen| !seen.query.contains("force")),
-        "never forced"
-    );
-    assert_eq!(publisher.problem("object"), None, "the other one stopped");
 }
 
 #[tokio::test(start_paused = true)]
@@ -221,33 +200,6 @@ async fn what_is_refused_is_not_sent_again_until_it_is_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_crd_the_other_parts_go_on() {
-    let (publisher, log) = objects(|count| match count {
-        1..=2 => Reply::Text(404, "404 page not found"),
-        _ => ok(),
-    });
-    pass(10.0).await;
-    assert_eq!(
-        publisher.problem("object").unwrap(),
-        "the CRD of NodeResourceTopology is not in the cluster: 404 Not Found: 404 page not found"
-    );
-    assert_eq!(log.of("PATCH", NODE).len(), 1);
-    pass(15.0 * 60.0).await;
-    // Soon once, because an API server that has just started answers so, too.
-    let pauses = pauses(&log);
-    assert!((27.0..=33.0).contains(&pauses[0]) && pauses[1] >= 270.0, "{pauses:?}");
-    assert_eq!((log.objects().len(), publisher.problem("object")), (3, None));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_version_that_is_gone_is_as_one_that_never_was() {
-    let (publisher, log) = objects(|_| status(410, "Gone", "the API version is no longer served", json!([])));
-    pass(250.0).await;
-    assert_eq!(log.objects().len(), 2);
-    assert!(publisher.problem("object").unwrap().contains("410 Gone"));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_missing_right_is_named_and_the_other_parts_go_on() {
     let (client, log) = server(|seen| match (seen.method.as_str(), seen.path.as_str()) {
         ("PATCH", OBJECT) => ok(),
@@ -273,29 +225,6 @@ async fn a_missing_right_is_named_and_the_other_parts_go_on() {
     pass(250.0).await;
     assert_eq!(log.of("PATCH", NODE).len(), 2);
     assert_eq!(log.of("GET", NODE).len(), 1, "asked for again with the next look only");
-}
-
-#[tokio::test(start_paused = true)]
-async fn credentials_that_are_not_accepted_are_read_again_at_once_and_then_less_and_less() {
-    let (publisher, log) = objects(|count| match count {
-        1..=4 => status(401, "Unauthorized", "Unauthorized", json!([])),
-        _ => ok(),
-    });
-    pass(0.5).await;
-    assert_eq!(log.objects().len(), 2, "an expired token costs one request");
-    assert_eq!(publisher.problem("api").unwrap(), "401 Unauthorized: Unauthorized");
-    pass(60.0).await;
-    assert_eq!((log.objects().len(), publisher.problem("api")), (5, None));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_certificate_that_is_not_valid_yet_is_told_as_it_is() {
-    let (client, _log) =
-        server(|_| Reply::Closed("invalid peer certificate: certificate not valid yet: verification time 1"));
-    let publisher = Running::new(client, options(), Reading::of(told(6)));
-    pass(5.0).await;
-    let problem = publisher.problem("api").unwrap();
-    assert!(problem.contains("certificate not valid yet"), "{problem}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/tenant/events";
 fn posting() -> PublishOptions {
     PublishOptions {
         pod_events: true,
-        boot: "boot-1".into(),
+        boot_id: Some("boot-1".into()),
         started_us: 1_700_000_100_000_000,
         ..options()
     }
@@ -106,7 +106,7 @@ async fn a_restart_posts_none_twice_and_another_boot_has_other_names() {
 
     let (client, log) = server(healthy);
     let other = PublishOptions {
-        boot: "boot-2".into(),
+        boot_id: Some("boot-2".into()),
         ..posting()
     };
     let _publisher = Running::new(client, other, Reading::of(with([event(7, 1), event(8, 3)])));
