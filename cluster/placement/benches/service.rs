@@ -157,7 +157,7 @@ async fn program(apiserver: SocketAddr, ended: &CancellationToken) -> anyhow::Re
     let mut config = kube::Config::new(format!("http://{apiserver}").parse()?);
     config.root_cert = Some(Vec::new());
     let api = Api::new(Client::try_from(config)?);
-    let placer = Placer::new(api, "one".to_owned(), 1, PlacerOptions::default());
+    let placer = Placer::new(api, PlacerOptions::default());
     let lease_claim = LeaseClaim {
         namespace: "default".to_owned(),
         name: "one".to_owned(),

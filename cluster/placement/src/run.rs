@@ -46,7 +46,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
     let listener = TcpListener::bind(cli.listen)
         .await
         .with_context(|| format!("listen on {}", cli.listen))?;
-    let (identity, number) = identity(cli.identity)?;
+    let identity = identity(cli.identity)?;
     let lease_claim = LeaseClaim {
         namespace: cli.lease_namespace,
         name: cli.lease_name,
@@ -56,7 +56,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         strategy: cli.scoring_strategy,
         settle: SETTLE_TIMEOUT,
     };
-    let placer = Placer::new(api, lease_claim.identity.clone(), number, options);
+    let placer = Placer::new(api, options);
     info!("{} listens on {}", lease_claim.identity, listener.local_addr()?);
 
     let ended = CancellationToken::new();
@@ -102,7 +102,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
     }
     let is_outdated = tasks.is_cancelled();
     info!("ends");
-    // Binds under way are finished before the Lease is given back.
+    // Binds under way are finished before the Lease is given back: the next leader knows of them by their pods alone.
     ended.cancel();
     // Callers are then refused at once, instead of waiting for an address that is gone.
     if let Some(endpoint) = endpoint.filter(|_| placer.leadership().is_held())
@@ -111,7 +111,9 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         warn!("the Service still leads here: {failure}");
     }
     served.await.context("the service")?;
-    if let Err(failure) = lease_claim.release(placer.api(), placer.leadership()).await {
+    if placer.reservation_counts().binding > 0 {
+        warn!("the outcome of a bind is not known, so the Lease is not given back, and ends by itself");
+    } else if let Err(failure) = lease_claim.release(placer.api(), placer.leadership()).await {
         warn!("the Lease is not given back, and ends by itself: {failure}");
     }
     tasks.cancel();
@@ -121,7 +123,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts the tasks of the Lease, the watches, undecided binds and retries. The returned token ends all but the first, which `ended` ends.
+/// Starts the tasks of the Lease, the watches and retries. The returned token ends all but the first, which `ended` ends.
 pub fn start(placer: &Arc<Placer>, lease_claim: &LeaseClaim, ended: &CancellationToken) -> CancellationToken {
     let tasks = CancellationToken::new();
     start_tasks(placer, lease_claim.clone(), feeds(placer), ended, &tasks);
@@ -152,8 +154,7 @@ pub(crate) fn start_tasks(
             }
         });
     }
-    let (resolver, retrier) = (placer.clone(), placer.clone());
-    spawn_until(stopped, async move { resolver.resolve_for_ever().await });
+    let retrier = placer.clone();
     spawn_until(stopped, async move { retrier.retry_for_ever().await });
 }
 
@@ -162,12 +163,12 @@ fn spawn_until(ended: &CancellationToken, task: impl Future<Output = ()> + Send 
     tokio::spawn(ended.clone().run_until_cancelled_owned(task));
 }
 
-/// The name and the number of this process, both unique.
-fn identity(given: Option<String>) -> anyhow::Result<(String, u64)> {
+/// The name of this process, which no other has, now or before.
+fn identity(given: Option<String>) -> anyhow::Result<String> {
     let mut random = [0u8; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).context("getrandom")?;
     let number = u64::from_le_bytes(random);
     let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     let name = given.unwrap_or_else(host);
-    Ok((format!("{name}_{number:016x}"), number))
+    Ok(format!("{name}_{number:016x}"))
 }

@@ -70,7 +70,6 @@ pub(crate) fn all() -> Vec<Arc<Resource>> {
             false,
             true,
         ),
-        one("stelia.io", "nodeclaims", "NodeClaim", &["v1alpha1"], false, true),
     ]
 }
 

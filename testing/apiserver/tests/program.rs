@@ -73,7 +73,7 @@ async fn it_is_told_what_to_do_and_tells_what_it_was_asked() {
     );
     let (code, found) = api_request(&client, "GET", path, Value::Null).await.unwrap();
     assert_eq!((code, &found["metadata"]["name"]), (200, &json!("n")));
-    let custom = "/apis/stelia.io/v1alpha1/nodeclaims";
+    let custom = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies";
     assert_eq!(api_request(&client, "GET", custom, Value::Null).await.unwrap().0, 200);
 
     let (code, refused) = api_request(&client, "POST", "/control", json!({"dwon": 3}))

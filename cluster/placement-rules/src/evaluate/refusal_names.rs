@@ -6,7 +6,5 @@ pub(super) const NO_ANSWER: &str = "NoAnswer";
 pub const NO_OBJECT: &str = "NoObject";
 /// The node's object does not show pods that were bound long ago.
 pub const NODE_SILENT: &str = "NodeSilent";
-/// A pod of which nothing but a claim is known holds CPUs there.
-pub const UNKNOWN_CLAIM: &str = "UnknownClaim";
 pub(super) const PODS_ON_THEIR_WAY: &str = "PodsOnTheirWay";
 pub(crate) const REQUEST_FORGOTTEN: &str = "RequestForgotten";

@@ -1,7 +1,8 @@
 //! Which of several instances places pods: the one whose name is in the Lease.
 //!
-//! A Lease cannot stop a leader that is paused in mid-bind and resumes later: the version of the claim object does, which every bind writes
-//! first. The Lease decides only which instance answers while the others wait.
+//! A Lease cannot stop a leader that is frozen in mid-bind and resumes later. So an instance that takes the Lease over, and was not given it, waits for
+//! [`TAKEOVER_PAUSE`] before it places pods: by then what the former leader sent has arrived, or never will. One that was frozen for longer still may bind a
+//! pod to CPUs that are promised to another one; the node gives no CPU twice, and refuses one of them.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -14,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::{Api, JSON, ServerFailure, escape};
+use super::{Api, JSON, REQUEST_TIMEOUT, ServerFailure, escape};
 
 /// How long a Lease is valid after its last observed change.
 pub const LEASE_DURATION: Duration = Duration::from_secs(15);
@@ -22,6 +23,8 @@ pub const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// that run differently, and for what it sent meanwhile.
 pub const RENEWAL_DEADLINE: Duration = Duration::from_secs(10);
 const RENEW_PERIOD: Duration = Duration::from_secs(2);
+/// How long the next leader places no pods, unless the former one gave the Lease back.
+pub const TAKEOVER_PAUSE: Duration = LEASE_DURATION.saturating_add(REQUEST_TIMEOUT);
 
 /// The Lease and the identity of the instance that claims it.
 #[derive(Debug, Clone)]
@@ -45,6 +48,14 @@ struct Record {
 struct Observed {
     record: Record,
     at: Instant,
+}
+
+/// What an instance that wants the Lease knows of it.
+#[derive(Debug, Default)]
+struct Candidate {
+    observed: Option<Observed>,
+    /// When it may place pods, if the Lease is its own.
+    acts_from: Option<Instant>,
 }
 
 /// Whether this instance is the leader.
@@ -77,13 +88,14 @@ impl Leadership {
     }
 
     fn held_until(&self, until: Option<Instant>) {
-        let was = self.is_held();
+        let (was, is) = (self.is_held(), until.is_some_and(|until| Instant::now() < until));
+        if is && !was {
+            // Before it is held: lists of a former term do not count.
+            self.terms.send_modify(|terms| *terms += 1);
+        }
         *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
-        match (was, self.is_held()) {
-            (false, true) => {
-                info!("this instance places pods from now on");
-                self.terms.send_modify(|terms| *terms += 1);
-            }
+        match (was, is) {
+            (false, true) => info!("this instance places pods from now on"),
             (true, false) => info!("this instance does not place pods any more"),
             _ => {}
         }
@@ -140,46 +152,57 @@ impl LeaseClaim {
         lease
     }
 
-    /// Reads the Lease, and writes it if it may be taken. Returns whether it is this instance's.
-    async fn attempt(&self, api: &Api, last: &mut Option<Observed>) -> Result<bool, ServerFailure> {
+    /// Reads the Lease, and writes it if it may be taken. Returns when this instance may place pods; `None` if the Lease is another's.
+    async fn attempt(&self, api: &Api, candidate: &mut Candidate) -> Result<Option<Instant>, ServerFailure> {
         let own = format!("{}/{}", self.path(), escape(&self.name));
         let current = match api.call(Method::GET, &own, None).await {
             Ok(current) => current,
             Err(ServerFailure::Missing(_)) => {
-                let made = api
-                    .call(Method::POST, &self.path(), Some((JSON, &self.lease(None, None))))
-                    .await;
-                return made.map(|_| true);
+                // Whoever deleted it may have left a leader without it.
+                candidate.acts_from = Some(Instant::now() + TAKEOVER_PAUSE);
+                let lease = self.lease(None, None);
+                let made = api.call(Method::POST, &self.path(), Some((JSON, &lease))).await;
+                return made.map(|_| candidate.acts_from);
             }
             Err(failure) => return Err(failure),
         };
         let (now, read) = (Instant::now(), record(&current));
-        let observed = match last.take() {
+        let observed = match candidate.observed.take() {
             Some(before) if before.record == read => before,
             _ => Observed { record: read, at: now },
         };
         let free = may_take(&observed, &self.identity, now);
-        let observed = last.insert(observed);
+        let observed = candidate.observed.insert(observed);
+        let holder = observed.record.holder.as_str();
+        candidate.acts_from = match candidate.acts_from {
+            _ if !free => None,
+            _ if holder.is_empty() => Some(now),
+            Some(at) if holder == self.identity => Some(at),
+            _ => Some(now + TAKEOVER_PAUSE),
+        };
         if !free {
-            return Ok(false);
+            return Ok(None);
         }
         let version = current["metadata"]["resourceVersion"].as_str();
         let mut lease = self.lease(version, Some(&observed.record));
         if observed.record.holder == self.identity {
             lease["spec"]["acquireTime"] = current["spec"]["acquireTime"].clone();
         }
-        api.call(Method::PUT, &own, Some((JSON, &lease))).await.map(|_| true)
+        let written = api.call(Method::PUT, &own, Some((JSON, &lease))).await;
+        written.map(|_| candidate.acts_from)
     }
 
     /// Never ends: takes the Lease when it is free, and renews it.
     pub async fn hold(&self, api: &Api, leadership: &Leadership) {
-        let mut last = None;
+        let mut candidate = Candidate::default();
         loop {
             // The renewal counts from before the request was sent.
             let sent = Instant::now();
-            match self.attempt(api, &mut last).await {
-                Ok(true) => leadership.held_until(Some(sent + RENEWAL_DEADLINE)),
-                Ok(false) => leadership.held_until(None),
+            match self.attempt(api, &mut candidate).await {
+                Ok(from) => {
+                    let acts = from.is_some_and(|from| sent >= from);
+                    leadership.held_until(acts.then_some(sent + RENEWAL_DEADLINE));
+                }
                 // Another instance wrote it: the next attempt reads by whom.
                 Err(ServerFailure::Conflict(_)) => {}
                 Err(failure) => warn!("the Lease {}/{}: {failure}", self.namespace, self.name),

@@ -1,6 +1,5 @@
 //! Requests to the API server, and its answers.
 
-mod claims;
 pub mod endpoint;
 mod failure;
 pub mod lease;
@@ -21,7 +20,6 @@ use kube::client::Body;
 use serde_json::Value;
 use stelia_credentials::{Credentials, RenewedClient};
 
-pub use claims::Owner;
 pub use failure::ServerFailure;
 pub use pods::Binding;
 pub use watch::{Follower, Source, WentBack, follow};

@@ -1,4 +1,4 @@
-//! The parts of pods, nodes' objects and claim objects that this program reads.
+//! The parts of pods and nodes' objects that this program reads.
 
 use std::sync::Arc;
 
@@ -9,8 +9,6 @@ use stelia_cpus::quantity::Quantity;
 use stelia_kubelet::Uid;
 use stelia_placement_rules::request::VM_RESOURCE;
 
-pub use super::claims::read as claims;
-use super::claims::{self, Owner};
 use super::watch::Source;
 use crate::reservations::{NodeName, Version};
 
@@ -21,10 +19,6 @@ pub const PODS: Source = Source {
 };
 pub const OBJECTS: Source = Source {
     path: "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies",
-    fields: "",
-};
-pub const CLAIMS: Source = Source {
-    path: claims::PATH,
     fields: "",
 };
 
@@ -77,7 +71,6 @@ struct Metadata {
     resource_version: String,
     deletion_timestamp: Option<String>,
     annotations: Annotations,
-    owner_references: Vec<Owner>,
 }
 
 /// The annotations that are read.
@@ -229,8 +222,6 @@ fn of_object(object: Object) -> Option<ParsedPod> {
 pub struct NodeObject {
     pub name: NodeName,
     pub version: Version,
-    /// The Node.
-    pub owner: Option<Owner>,
 }
 
 /// `None`: it has no name or version.
@@ -240,10 +231,8 @@ pub fn node_object(text: &str) -> Option<NodeObject> {
         metadata: Metadata,
     }
     let Named { metadata } = serde_json::from_str(text).ok()?;
-    let mut owners = metadata.owner_references.into_iter();
     Some(NodeObject {
         version: metadata.resource_version.parse().ok()?,
-        owner: owners.find(|owner| owner.kind == "Node"),
         name: Some(metadata.name).filter(|name| !name.is_empty())?.into(),
     })
 }

@@ -1,4 +1,4 @@
-//! A pod's binding, reading a pod, and the conditions that give a pod another version.
+//! A pod's binding, reading a pod, and the condition that has it tried again.
 
 use http::Method;
 use k8s_openapi::jiff::Timestamp;
@@ -9,8 +9,6 @@ use crate::reservations::Version;
 
 /// Koordinator's annotation, which the runner reads by `--resource-status`.
 pub(super) const STATUS: &str = "scheduling.koordinator.sh/resource-status";
-/// The condition that is written to give a pod another version.
-const CONDITION: &str = "isolation.stelia.io/Claimed";
 /// The condition that is written so that kube-scheduler tries a pod again. It does so after any change of a waiting pod, and not after changes
 /// of nodes' objects.
 const RETRY: &str = "isolation.stelia.io/Retry";
@@ -71,16 +69,6 @@ impl Api {
         self.call(Method::GET, &path(namespace, name), None).await
     }
 
-    /// Gives the pod another version, by a condition in its status, so that a binding that demands the former one fails. `why` must be
-    /// new each time: what is unchanged gets no version.
-    ///
-    /// # Errors
-    /// [`ServerFailure::Conflict`]: it is another pod.
-    pub async fn fence(&self, namespace: &str, name: &str, uid: &str, why: &str) -> Result<(), ServerFailure> {
-        let condition = json!({"type": CONDITION, "status": "False", "reason": "Released", "message": why});
-        self.condition(namespace, name, uid, &condition).await
-    }
-
     /// Has kube-scheduler try the pod again.
     ///
     /// # Errors
@@ -89,11 +77,6 @@ impl Api {
         // New each time: what is unchanged is no change.
         let why = format!("a node has room for this pod, seen at {:.6}", Timestamp::now());
         let condition = json!({"type": RETRY, "status": "True", "reason": "RoomOnNode", "message": why});
-        self.condition(namespace, name, uid, &condition).await
-    }
-
-    /// Makes this the only condition of ours.
-    async fn condition(&self, namespace: &str, name: &str, uid: &str, condition: &Value) -> Result<(), ServerFailure> {
         let body = json!({
             "apiVersion": "v1",
             "kind": "Pod",

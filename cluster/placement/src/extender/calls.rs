@@ -14,7 +14,7 @@ use super::types::{
     ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult, ExtenderPreemptionArgs,
     ExtenderPreemptionResult, HostPriority, MetaVictims, NominatedPod,
 };
-use crate::placer::{NotReady, Placer, PlacerAnswer, PodError, ToBind, bind_detached};
+use crate::placer::{NotReady, Placer, PlacerAnswer, PodError, ToBind};
 
 /// Limit of the nodes of a call.
 const MAX_CALL_NODES: usize = 50_000;
@@ -188,7 +188,7 @@ pub(super) async fn bind(placer: &Arc<Placer>, body: &[u8]) -> Result<Vec<u8>, s
                 uid: args.pod_uid,
                 node: args.node.into(),
             };
-            match bind_detached(placer.clone(), to).await {
+            match placer.bind(&to).await {
                 Ok(()) => String::new(),
                 Err(cause) => format!("stelia-placement: {cause}"),
             }

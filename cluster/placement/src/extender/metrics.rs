@@ -30,7 +30,6 @@ pub(super) fn text(placer: &Placer) -> Result<String, Error> {
     let claims: Family<Labels, Gauge> = Family::default();
     for (state, number) in [
         ("binding", reservations.binding),
-        ("undecided", reservations.undecided),
         ("unseen", reservations.unseen),
         ("foreign", reservations.foreign),
         ("leaving", reservations.leaving),
@@ -55,16 +54,10 @@ pub(super) fn text(placer: &Placer) -> Result<String, Error> {
             "Binds that the node would have refused",
             &counts.rejected,
         ),
-        ("binds_failed", "Binds that failed otherwise", &counts.failed),
         (
-            "binds_undecided",
-            "Binds whose outcome was not known at first",
-            &counts.lost,
-        ),
-        (
-            "binds_given_up",
-            "Binds that were made impossible because their outcome stayed unknown",
-            &counts.fenced,
+            "binds_failed",
+            "Binds that failed otherwise, or whose outcome was not known when they were answered",
+            &counts.failed,
         ),
         (
             "retries",
@@ -73,7 +66,7 @@ pub(super) fn text(placer: &Placer) -> Result<String, Error> {
         ),
         (
             "refused_foreign",
-            "Pods that their node refused after another scheduler bound one there",
+            "Pods that their node refused because of one that another scheduler or a former leader bound",
             &counts.refused_foreign,
         ),
         (

@@ -1,36 +1,33 @@
 //! A bind is the claim.
 //!
 //! 1. The pod is evaluated once more on its node, beside everything that is held there. If nothing changed meanwhile, it is promised its CPUs.
-//! 2. The promise is written to the node's claim object, with the version that it was read with. A former leader that was stopped and
-//!    wakes up here is refused by that version, and binds nothing.
-//! 3. The binding is sent. It demands the pod's version that the claim names, so that whoever takes over can make it impossible.
+//! 2. The binding is sent: one request that sets the pod's node and the annotation with its CPUs. It demands the pod's version, so it has failed for good once
+//!    the pod has another one and is not bound.
 //!
-//! A bind that fails before 3 is released. If the answer to 3 is lost, the promise is kept until the outcome is known.
+//! If the answer is lost, the promise is kept and the same binding is sent again, until its outcome is known.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use stelia_cpus::rate::Backoff;
 use stelia_kubelet::Uid;
-use stelia_placement_rules::cluster::Evaluation;
-use stelia_placement_rules::evaluate::{Placement, Refusal};
+use stelia_placement_rules::evaluate::Refusal;
 use stelia_placement_rules::request::SharedRequest;
 use tokio::time::Instant;
-use tracing::{debug, info};
+use tracing::{info, warn};
 
 use super::filtered_pods::StoredPod;
-use super::node_rules::PlaceError;
-use super::promise::Promise;
+use super::node_rules::{Evaluated, PlaceError};
 use super::{NotReady, Placer, PlacerState, count};
 use crate::apiserver::{Binding, ServerFailure, parse};
-use crate::reservations::{BindNotStarted, BindRequest, Moment, NodeName, StartedBind, Ticket, Unavailable, Version};
+use crate::reservations::{BindNotStarted, BindRequest, Moment, NodeName, Ticket, Unavailable, Version};
 
-/// Limit of the attempts to write a claim when another claim changed meanwhile.
-const MAX_CLAIM_ATTEMPTS: usize = 4;
 /// Limit of the evaluations of a pod on a node that changes meanwhile.
 const MAX_EVALUATIONS: usize = 16;
-/// How long the outcome of a bind is queried before the scheduler gets the answer that it is unknown; the scheduler's own timeout must be longer.
+/// How long the scheduler waits for the outcome before it gets the answer that it is unknown; the scheduler's own timeout must be longer.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(8);
-const RETRY_INTERVAL: Duration = Duration::from_millis(300);
+/// The pauses before a binding is sent again.
+const RETRY_PAUSE: Backoff = Backoff::new(Duration::from_millis(300), Duration::from_secs(10));
 
 /// Why a pod was not bound; kube-scheduler queues it again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -53,14 +50,12 @@ pub enum BindError {
     Changing(NodeName),
     #[error("pod {0} asks for what no node takes")]
     Request(String),
-    #[error("node {0}: other claims came in between {MAX_CLAIM_ATTEMPTS} times")]
-    Crowded(NodeName),
-    #[error("write the claim on node {0}: {1}")]
-    Claim(NodeName, ServerFailure),
+    #[error("pod {0} changed while it was being bound")]
+    Changed(String),
     #[error("bind pod {0} to node {1}: {2}")]
     Bind(String, NodeName, ServerFailure),
-    #[error("whether pod {0} is bound to node {1} is not known: {2}; its CPUs are kept until it is")]
-    Unknown(String, NodeName, ServerFailure),
+    #[error("whether pod {0} is bound to node {1} is not known yet; its CPUs are kept until it is")]
+    Unknown(String, NodeName),
 }
 
 /// What the scheduler asks.
@@ -89,26 +84,18 @@ impl ToBind {
     }
 }
 
-/// The result of an attempt to write a claim.
-enum ClaimWrite {
-    Done,
-    /// Another writer changed it meanwhile; it was read again.
-    Conflict,
-}
-
 impl Placer {
     /// Binds a pod.
     ///
     /// # Errors
     /// It is not bound, or it is not known.
-    pub async fn bind(&self, to: &ToBind) -> Result<(), BindError> {
+    pub async fn bind(self: &Arc<Self>, to: &ToBind) -> Result<(), BindError> {
         let outcome = self.try_bind(to).await;
         let (counter, text) = match &outcome {
             Ok(()) => (&self.counts.bound, "bound".to_owned()),
             Err(error @ (BindError::Rejected(..) | BindError::Unavailable(..))) => {
                 (&self.counts.rejected, error.to_string())
             }
-            Err(error @ BindError::Unknown(..)) => (&self.counts.lost, error.to_string()),
             Err(error) => (&self.counts.failed, error.to_string()),
         };
         count(counter);
@@ -116,61 +103,55 @@ impl Placer {
         outcome
     }
 
-    async fn try_bind(&self, to: &ToBind) -> Result<(), BindError> {
+    async fn try_bind(self: &Arc<Self>, to: &ToBind) -> Result<(), BindError> {
         self.ready()?;
         let uid = Uid::parse(&to.uid).ok_or_else(|| BindError::Uid(to.uid.clone()))?;
         let Some(request) = self.bind_request(uid, to).await? else {
             return self.bind_without_claim(to).await;
         };
-        for _ in 0..MAX_CLAIM_ATTEMPTS {
-            let started = self.start_bind(&request, &to.node).await;
-            let StartedBind { ticket, cpus, .. } = match started {
-                Ok(started) => started,
-                Err(BindNotStarted::Already) => return Ok(()),
-                Err(BindNotStarted::Unavailable(Unavailable::NoObject)) if request.request.vm.is_none() => {
-                    return self.bind_without_claim(to).await;
-                }
-                Err(refusal) => return Err(not_started(refusal, to)),
-            };
-            // From here on each way out reports what becomes of the promise; if the caller goes away, it is kept and decided later.
-            let mut promise = Promise::new(self, ticket);
-            match self.write_claim(&promise).await {
-                Ok(ClaimWrite::Done) => {
-                    let assigned_cpus = cpus.as_ref().map(parse::status);
-                    return self.send_binding(to, &mut promise, assigned_cpus.as_deref()).await;
-                }
-                Ok(ClaimWrite::Conflict) => {
-                    promise.failed();
-                    self.ready()?;
-                }
-                Err(failure) => {
-                    promise.failed();
-                    return Err(BindError::Claim(to.node.clone(), failure));
-                }
+        let without_vm = request.request.vm.is_none();
+        let (ticket, term) = match self.start_bind(request, &to.node).await {
+            Ok(started) => started,
+            Err(BindNotStarted::Already) => return Ok(()),
+            Err(BindNotStarted::Unavailable(Unavailable::NoObject)) if without_vm => {
+                return self.bind_without_claim(to).await;
             }
+            Err(refusal) => return Err(not_started(refusal, to)),
+        };
+        // In a task of its own, which goes on until the outcome is known, whether the caller waits for it or not.
+        let (placer, own) = (self.clone(), to.clone());
+        let decided = tokio::spawn(async move { placer.send_until_decided(&own, &ticket, term).await });
+        match tokio::time::timeout(DECISION_TIMEOUT, decided).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) | Err(_) => Err(BindError::Unknown(to.pod(), to.node.clone())),
         }
-        Err(BindError::Crowded(to.node.clone()))
     }
 
-    /// Starts a bind, which answers to other calls count from now on.
+    /// Promises the pod its CPUs, which answers to other calls count from now on. Returns also the term of leadership in which it was promised them.
     async fn start_bind(
         &self,
-        request: &BindRequest<SharedRequest>,
+        request: BindRequest<SharedRequest>,
         node: &NodeName,
-    ) -> Result<StartedBind<Placement>, BindNotStarted<PlaceError>> {
+    ) -> Result<(Ticket, u64), BindNotStarted<PlaceError>> {
         let mut evaluated = None;
-        for _ in 0..MAX_EVALUATIONS {
+        let mut evaluations = 0;
+        loop {
+            let term = *self.leadership.terms().borrow();
             let started = self.state().start_bind(request.clone(), node, self.now(), evaluated);
-            let Err(BindNotStarted::Rejected(PlaceError::NotEvaluated(evaluation))) = started else {
-                return started;
+            evaluated = match started {
+                Err(BindNotStarted::Rejected(PlaceError::NotEvaluated(evaluation)))
+                    if evaluations < MAX_EVALUATIONS =>
+                {
+                    let outcome = self.evaluate(move || {
+                        let outcome = evaluation.evaluate();
+                        (evaluation, outcome)
+                    });
+                    outcome.await.ok()
+                }
+                started => return started.map(|ticket| (ticket, term)),
             };
-            let outcome = self.evaluate(move || {
-                let outcome = evaluation.evaluate();
-                (evaluation, outcome)
-            });
-            evaluated = outcome.await.ok();
+            evaluations += 1;
         }
-        self.state().start_bind(request.clone(), node, self.now(), evaluated)
     }
 
     /// The newest request to bind the pod; `None` for a pod that gets no CPUs of its own.
@@ -192,151 +173,89 @@ impl Placer {
             stored = state.stored_pod(uid);
         }
         Ok(match stored {
-            // The name of a pod that was only watched is not stored.
-            StoredPod::Requests(request) => Some(BindRequest {
-                name: to.pod().into(),
-                ..request
-            }),
+            StoredPod::Requests(request) => Some(request),
             StoredPod::WithoutOwnCpus | StoredPod::Missing => None,
         })
     }
 
-    /// Writes the promise to the node's claim object. One write of a node at a time, so that the writes of this process do not refuse
-    /// each other.
-    async fn write_claim(&self, promise: &Promise<'_>) -> Result<ClaimWrite, ServerFailure> {
-        let Some(ticket) = promise.ticket() else {
-            return Ok(ClaimWrite::Conflict);
-        };
-        let writer = {
-            let mut writers = self.writers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            // Those that nobody waits for, looked for as seldom as their number doubles.
-            if writers.len().is_power_of_two() {
-                writers.retain(|_, writer| Arc::strong_count(writer) > 1);
-            }
-            writers.entry(ticket.node.clone()).or_default().clone()
-        };
-        let _one = writer.lock().await;
-        let (rewrite, owner) = {
-            let state = self.state();
-            (
-                state.reservations.rewrite(ticket),
-                state.owners.get(&ticket.node).cloned(),
-            )
-        };
-        let Some(rewrite) = rewrite else {
-            return Ok(ClaimWrite::Conflict);
-        };
-        // A process that was stopped may have been succeeded meanwhile.
-        if self.ready().is_err() {
-            return Ok(ClaimWrite::Conflict);
-        }
-        match self
-            .api
-            .write_claims(&ticket.node, &rewrite, owner.as_ref(), &self.identity)
-            .await
-        {
-            Ok(version) => {
-                self.state().reservations.claims_written(&ticket.node, version);
-                Ok(ClaimWrite::Done)
-            }
-            // There is no such object: without one to begin with there is no such resource.
-            Err(ServerFailure::Missing(cause)) if rewrite.base.is_none() => Err(ServerFailure::Missing(cause)),
-            Err(ServerFailure::Conflict(cause) | ServerFailure::Missing(cause)) => {
-                debug!("the claims of node {}: {cause}", ticket.node);
-                let read = self.api.read_claims(&ticket.node).await?;
-                let now = self.now();
-                let mut state = self.state();
-                match read {
-                    Some(claims) => {
-                        state
-                            .reservations
-                            .claims_changed(&ticket.node, claims.version, &claims.claims, now);
-                    }
-                    None => state
-                        .reservations
-                        .claims_deleted(&ticket.node, rewrite.base.unwrap_or_default()),
-                }
-                Ok(ClaimWrite::Conflict)
-            }
-            Err(failure) => Err(failure),
-        }
-    }
-
-    /// Sends the binding.
-    async fn send_binding(
-        &self,
-        to: &ToBind,
-        promise: &mut Promise<'_>,
-        assigned_cpus: Option<&str>,
-    ) -> Result<(), BindError> {
-        let Some(ticket) = promise.ticket().cloned() else {
-            return Err(BindError::Crowded(to.node.clone()));
-        };
-        let binding = to.binding(ticket.version, assigned_cpus);
-        let deadline = Instant::now() + DECISION_TIMEOUT;
-        let mut uncertain = false;
+    /// Sends the binding until its outcome is known, and reports that to the reservations.
+    async fn send_until_decided(&self, to: &ToBind, ticket: &Ticket, term: u64) -> Result<(), BindError> {
+        let assigned_cpus = ticket.cpus.as_ref().map(parse::status);
+        let binding = to.binding(ticket.version, assigned_cpus.as_deref());
+        let (started, mut failures, mut is_sent) = (Instant::now(), 0, false);
         loop {
-            // A leader that was succeeded sends nothing new; what it sent before is decided by its successor.
-            if let Err(not_ready) = self.ready() {
-                if promise.sent {
-                    promise.lost()
-                } else {
-                    promise.failed()
+            let is_same_term = *self.leadership.terms().borrow() == term;
+            match self.ready() {
+                Ok(()) if is_same_term => {
+                    let failure = match self.api.bind(&binding).await {
+                        Ok(()) => {
+                            self.state().reservations.bind_succeeded(ticket, self.now());
+                            return Ok(());
+                        }
+                        Err(failure) => failure,
+                    };
+                    let is_over = match &failure {
+                        // It may have been bound by a request whose answer was lost.
+                        ServerFailure::Conflict(_) | ServerFailure::Missing(_) => self.read_pod(ticket.pod, to).await,
+                        ServerFailure::Unknown(_) | ServerFailure::TooLong(_) => false,
+                        ServerFailure::Busy { .. } => !is_sent && started.elapsed() >= DECISION_TIMEOUT,
+                        ServerFailure::Refused(..) | ServerFailure::Expired(_) => !is_sent,
+                    };
+                    if is_over {
+                        self.state().reservations.bind_failed(ticket);
+                        return self.outcome(to, ticket, BindError::Bind(to.pod(), to.node.clone(), failure));
+                    }
+                    is_sent |= !matches!(failure, ServerFailure::Busy { .. });
+                    warn!("pod {} to node {}: {failure}; it is sent again", to.pod(), to.node);
                 }
-                return Err(not_ready.into());
+                Ok(()) if is_sent => {
+                    // Another leader may have promised these CPUs meanwhile: any change of the pod makes what was sent in vain.
+                    if let Err(failure) = self.api.retry(&to.namespace, &to.name, &to.uid).await {
+                        warn!("pod {}: a binding cannot be given up: {failure}", to.pod());
+                    }
+                    self.read_pod(ticket.pod, to).await;
+                }
+                // A leader that was succeeded sends nothing more; the watch tells the outcome.
+                Err(_) if is_sent => {}
+                not_ready => {
+                    self.state().reservations.bind_failed(ticket);
+                    return Err(not_ready.err().unwrap_or(NotReady::NotLeader).into());
+                }
             }
-            promise.sent = true;
-            let failure = match self.api.bind(&binding).await {
-                Ok(()) => {
-                    promise.bound();
-                    return Ok(());
-                }
-                Err(failure) => failure,
-            };
-            match failure {
-                ServerFailure::Conflict(_) | ServerFailure::Missing(_) => {
-                    return self.after_conflict(to, promise, &ticket, failure).await;
-                }
-                ServerFailure::Unknown(_) | ServerFailure::TooLong(_) => uncertain = true,
-                ServerFailure::Busy { .. } => {}
-                ServerFailure::Refused(..) | ServerFailure::Expired(_) if !uncertain => {
-                    promise.failed();
-                    return Err(BindError::Bind(to.pod(), to.node.clone(), failure));
-                }
-                ServerFailure::Refused(..) | ServerFailure::Expired(_) => {}
+            let pause = RETRY_PAUSE.pause(failures);
+            failures += 1;
+            tokio::time::sleep(pause).await;
+            if !self.state().reservations.is_open(ticket) {
+                return self.outcome(to, ticket, BindError::Changed(to.pod()));
             }
-            if Instant::now() + RETRY_INTERVAL >= deadline {
-                return Err(if uncertain {
-                    promise.lost();
-                    BindError::Unknown(to.pod(), to.node.clone(), failure)
-                } else {
-                    promise.failed();
-                    BindError::Bind(to.pod(), to.node.clone(), failure)
-                });
-            }
-            tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
 
-    /// The API server refuses: the pod is read, because it may be bound by an attempt whose answer was lost.
-    async fn after_conflict(
-        &self,
-        to: &ToBind,
-        promise: &mut Promise<'_>,
-        ticket: &Ticket,
-        failure: ServerFailure,
-    ) -> Result<(), BindError> {
-        if !self.read_pod(ticket.pod, &to.pod()).await {
-            promise.lost();
-            return Err(BindError::Unknown(to.pod(), to.node.clone(), failure));
-        }
-        promise.failed();
-        let bound_to = self.state().reservations.bound_to(ticket.pod);
-        match bound_to {
+    /// The outcome of a bind that is over.
+    fn outcome(&self, to: &ToBind, ticket: &Ticket, not_bound: BindError) -> Result<(), BindError> {
+        match self.state().reservations.bound_to(ticket.pod) {
             Some(node) if node == to.node => Ok(()),
             Some(node) => Err(BindError::Elsewhere(to.pod(), node)),
-            None => Err(BindError::Bind(to.pod(), to.node.clone(), failure)),
+            None => Err(not_bound),
         }
+    }
+
+    /// Reads the pod and passes it to the reservations. Returns whether it was read.
+    async fn read_pod(&self, uid: Uid, to: &ToBind) -> bool {
+        let found = match self.api.pod(&to.namespace, &to.name).await {
+            Ok(found) => Some(found),
+            Err(ServerFailure::Missing(_)) => None,
+            Err(failure) => {
+                warn!("pod {}: {failure}", to.pod());
+                return false;
+            }
+        };
+        // A pod of that name may be another one by now.
+        if found.and_then(|pod| self.observe_pod(&pod)) != Some(uid) {
+            let now = self.now();
+            self.state().reservations.pod_gone(uid, None, now);
+        }
+        true
     }
 
     /// Binds a pod that claims nothing.
@@ -366,24 +285,10 @@ impl PlacerState {
         request: BindRequest<SharedRequest>,
         node: &NodeName,
         now: Moment,
-        evaluated: Option<(Evaluation, Result<Placement, Refusal>)>,
-    ) -> Result<StartedBind<Placement>, BindNotStarted<PlaceError>> {
+        evaluated: Option<Evaluated>,
+    ) -> Result<Ticket, BindNotStarted<PlaceError>> {
         self.reservations.advance(now);
         self.reservations.rules_mut().evaluated = evaluated;
         self.reservations.start_bind(request, node, now)
-    }
-}
-
-/// Binds in a task of its own, which ends even if the caller goes away.
-pub(crate) async fn bind_detached(placer: Arc<Placer>, to: ToBind) -> Result<(), BindError> {
-    let node = to.node.clone();
-    let name = to.pod();
-    match tokio::spawn(async move { placer.bind(&to).await }).await {
-        Ok(outcome) => outcome,
-        Err(cause) => Err(BindError::Unknown(
-            name,
-            node,
-            ServerFailure::Unknown(cause.to_string()),
-        )),
     }
 }

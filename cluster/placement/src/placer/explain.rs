@@ -31,7 +31,7 @@ pub struct Explanation {
 #[derive(Debug, Serialize)]
 pub struct Claimed {
     pub node: NodeName,
-    /// `binding`, `undecided`, `unseen` (bound, and not in the node's object) or `bound`.
+    /// `binding`, `unseen` (bound, and not in the node's object) or `bound`.
     pub state: &'static str,
     pub cpus: Option<String>,
     /// For how long.

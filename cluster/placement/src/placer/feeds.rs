@@ -24,14 +24,14 @@ const ADMITTED: [&str; 5] = ["Evicted", "Preempting", "Terminated", "NodeLost", 
 /// How often a node's object is read at most. A publisher writes once in 2 s; a node that writes more often costs others no time.
 const OBJECT_PERIOD: Duration = Duration::from_secs(1);
 
-/// One of the three watches.
+/// One of the two watches.
 pub struct Feed {
     pub source: Source,
     pub follower: Arc<dyn Follower>,
 }
 
 /// The watches of a placer.
-pub fn feeds(placer: &Arc<Placer>) -> [Feed; 3] {
+pub fn feeds(placer: &Arc<Placer>) -> [Feed; 2] {
     [
         Feed {
             source: parse::PODS,
@@ -46,13 +46,6 @@ pub fn feeds(placer: &Arc<Placer>) -> [Feed; 3] {
                 placer: placer.clone(),
                 listed: Listed(Mutex::default()),
                 recent: Recent::default(),
-            }),
-        },
-        Feed {
-            source: parse::CLAIMS,
-            follower: Arc::new(ClaimObjects {
-                placer: placer.clone(),
-                listed: Listed(Mutex::default()),
             }),
         },
     ]
@@ -97,11 +90,6 @@ type Recent = Arc<Mutex<HashMap<NodeName, Option<Box<RawValue>>>>>;
 
 fn lock(recent: &Recent) -> MutexGuard<'_, HashMap<NodeName, Option<Box<RawValue>>>> {
     recent.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-struct ClaimObjects {
-    placer: Arc<Placer>,
-    listed: Listed<NodeName>,
 }
 
 impl Placer {
@@ -150,7 +138,7 @@ impl Placer {
             let refused = (!ADMITTED.contains(&reason.as_str())).then_some(reason.as_str());
             let mut state = self.state();
             state.reservations.pod_gone(uid, refused, now);
-            self.notify_refused(&mut state);
+            self.notify_refused(&mut state, pod.has_vm);
             return Some(uid);
         }
         let request = match pod.may_own_cpus.then(request).transpose() {
@@ -186,7 +174,6 @@ impl Placer {
         let pod = ObservedPod {
             uid,
             shown_as: pod.shown_as,
-            name: pod.name,
             version: pod.version,
             node: pod.node,
             request,
@@ -198,16 +185,18 @@ impl Placer {
         Some(uid)
     }
 
-    /// Only the leader reports refusals: the other instances see the same ones.
-    fn notify_refused(&self, state: &mut PlacerState) {
+    /// Only the leader reports refusals: the other instances see the same ones. kube-scheduler asks this program about pods with a VM, so one that another
+    /// process bound may be a former leader's.
+    fn notify_refused(&self, state: &mut PlacerState, has_vm: bool) {
         let refused = state.reservations.take_refused().into_iter();
-        for refused in refused.filter(|_| self.leadership.is_held()) {
+        let ours = refused.filter(|refused| has_vm || refused.foreign != Some(refused.pod));
+        for refused in ours.filter(|_| self.leadership.is_held()) {
             let (pod, node, reason) = (refused.pod, &refused.node, &refused.reason);
             match refused.foreign {
                 Some(foreign) => {
                     count(&self.counts.refused_foreign);
                     warn!(
-                        "node {node} refused pod {pod} ({reason}): pod {foreign} was bound there by another scheduler"
+                        "node {node} refused pod {pod} ({reason}): pod {foreign} was bound there by another scheduler or a former leader"
                     );
                 }
                 None => {
@@ -271,10 +260,6 @@ impl Placer {
         }
         let now = self.now();
         let mut state = self.state();
-        match named.owner {
-            Some(owner) => state.owners.insert(named.name.clone(), owner),
-            None => state.owners.remove(&named.name),
-        };
         state
             .reservations
             .object_changed(&named.name, named.version, parsed, now);
@@ -332,7 +317,6 @@ impl Follower for Objects {
         }
         let now = self.placer.now();
         let mut state = self.placer.state();
-        state.owners.remove(&named.name);
         state.reservations.object_deleted(&named.name, named.version, now);
     }
 
@@ -349,48 +333,5 @@ impl Follower for Objects {
 
     fn failed(&self, failure: &ServerFailure) {
         warn!("the NodeResourceTopology objects: {failure}");
-    }
-}
-
-impl Follower for ClaimObjects {
-    fn changed(&self, object: &RawValue) {
-        let now = self.placer.now();
-        match parse::claims(object.get()) {
-            Ok(claims) => {
-                self.listed.add(claims.node.clone());
-                let mut state = self.placer.state();
-                state
-                    .reservations
-                    .claims_changed(&claims.node, claims.version, &claims.claims, now);
-            }
-            Err(cause) => {
-                count(&self.placer.counts.unreadable);
-                warn!("a claim object: {cause}");
-            }
-        }
-    }
-
-    fn gone(&self, object: &RawValue) {
-        let Ok(claims) = parse::claims(object.get()) else {
-            return;
-        };
-        self.placer
-            .state()
-            .reservations
-            .claims_deleted(&claims.node, claims.version);
-    }
-
-    fn list_begins(&self) {
-        self.listed.start();
-    }
-
-    fn list_ends(&self, version: Version, term: u64) {
-        let listed = self.listed.end();
-        self.placer.state().reservations.claims_listed(&listed, version);
-        self.placer.mark_read(2, "claim objects", term);
-    }
-
-    fn failed(&self, failure: &ServerFailure) {
-        warn!("the claim objects: {failure}");
     }
 }

@@ -78,7 +78,6 @@ impl PlacerState {
             (Some(watched), Some(_)) if watched.version >= filtered.version => StoredPod::Requests(watched),
             (_, Some(request)) => StoredPod::Requests(BindRequest {
                 uid,
-                name: filtered.name.clone(),
                 version: filtered.version,
                 request: request.clone(),
             }),

@@ -7,32 +7,28 @@ mod filtered_pods;
 mod node_rules;
 mod pod_request;
 mod preempt;
-mod promise;
 #[cfg(test)]
 mod tests;
-mod undecided_binds;
 mod waiting;
 mod waiting_limit;
 mod wake_waiting;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use stelia_koordinator::allocator::evaluate::ScoringStrategy;
 use stelia_placement_rules::cluster::{NodeVerdict, Question, RequestId};
-use stelia_placement_rules::evaluate::refusal_names::{NO_OBJECT, NODE_SILENT, UNKNOWN_CLAIM};
+use stelia_placement_rules::evaluate::refusal_names::{NO_OBJECT, NODE_SILENT};
 use stelia_placement_rules::request::Request;
 use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
 use crate::apiserver::lease::Leadership;
-use crate::apiserver::{Api, Owner, parse};
-use crate::reservations::{Moment, NodeName, ReservationCounts, Reservations, Unavailable};
+use crate::apiserver::{Api, parse};
+use crate::reservations::{Moment, ReservationCounts, Reservations, Unavailable};
 
-pub(crate) use bind::bind_detached;
 pub use bind::{BindError, ToBind};
 pub use explain::Explanation;
 pub use feeds::{Feed, feeds};
@@ -56,16 +52,12 @@ pub struct PlacerOptions {
 /// What is known of pods and nodes, and the leadership by which it may be acted on.
 pub struct Placer {
     state: Mutex<PlacerState>,
-    /// For each node, the lock of writes to its claim object.
-    writers: Mutex<HashMap<NodeName, Arc<tokio::sync::Mutex<()>>>>,
     pub(crate) api: Api,
     pub(crate) leadership: Leadership,
-    /// This process, in claim objects and conditions.
-    pub(crate) identity: String,
-    /// The last term whose list each watch has read: pods, objects, claim objects.
-    read_terms: [AtomicU64; 3],
+    /// The last term whose list each watch has read: pods, objects.
+    read_terms: [AtomicU64; 2],
     /// Whether each watch has read any list.
-    listed: [AtomicBool; 3],
+    listed: [AtomicBool; 2],
     /// When the first list of pods was read.
     settles_from: OnceLock<Moment>,
     /// The term in which all nodes were checked for pods that a former leader refused.
@@ -80,8 +72,6 @@ pub(crate) struct PlacerState {
     pub(crate) reservations: Reservations<NodeRules>,
     pub(crate) filtered: FilteredPods,
     pub(crate) waiting: Waiting,
-    /// The Node objects that own claim objects.
-    pub(crate) owners: HashMap<NodeName, Owner>,
 }
 
 /// What happened since the start.
@@ -90,8 +80,6 @@ pub struct Counts {
     pub bound: AtomicU64,
     pub rejected: AtomicU64,
     pub failed: AtomicU64,
-    pub lost: AtomicU64,
-    pub fenced: AtomicU64,
     pub retried: AtomicU64,
     pub refused_foreign: AtomicU64,
     pub refused_own: AtomicU64,
@@ -106,9 +94,9 @@ pub(crate) fn count(counter: &AtomicU64) {
 /// Why nothing is answered now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotReady {
-    #[error("another instance places pods")]
+    #[error("this instance does not hold the Lease, or not for long enough yet")]
     NotLeader,
-    #[error("pods, nodes' objects and claim objects are still being read")]
+    #[error("pods and nodes' objects are still being read")]
     NotRead,
 }
 
@@ -122,19 +110,15 @@ pub enum PlacerAnswer {
 }
 
 impl Placer {
-    /// `number` must be unique among all processes, former ones included.
-    pub fn new(api: Api, identity: String, number: u64, options: PlacerOptions) -> Arc<Self> {
+    pub fn new(api: Api, options: PlacerOptions) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(PlacerState {
-                reservations: Reservations::new(NodeRules::default(), number),
+                reservations: Reservations::new(NodeRules::default()),
                 filtered: FilteredPods::default(),
                 waiting: Waiting::default(),
-                owners: HashMap::new(),
             }),
-            writers: Mutex::default(),
             api,
             leadership: Leadership::default(),
-            identity,
             read_terms: Default::default(),
             listed: Default::default(),
             settles_from: OnceLock::new(),
@@ -252,7 +236,6 @@ fn reason(unavailable: Unavailable) -> Option<&'static str> {
     match unavailable {
         Unavailable::NoObject => None,
         Unavailable::Silent => Some(NODE_SILENT),
-        Unavailable::UnknownClaim => Some(UNKNOWN_CLAIM),
     }
 }
 

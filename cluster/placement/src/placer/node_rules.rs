@@ -15,8 +15,11 @@ use crate::reservations::{Held, Rules};
 pub struct NodeRules {
     pub cluster: Cluster,
     /// An answer that was evaluated apart. It decides the next bind, if that is of the same request and the node is in the same state still.
-    pub evaluated: Option<(Evaluation, Result<Placement, Refusal>)>,
+    pub evaluated: Option<Evaluated>,
 }
+
+/// A pod on a node, and the node's answer.
+pub type Evaluated = (Evaluation, Result<Placement, Refusal>);
 
 /// Why a pod is not placed on a node.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ const TICKS_PER_SECOND: f64 = 100.0;
 /// What the API server does to objects that are created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// Without ServiceAccounts. The namespaces and the definition of NodeClaims are made here.
+    /// Without ServiceAccounts. The namespaces are made here.
     Bare,
     /// As an installed cluster, with NodeRestriction; kube-controller-manager is to make ServiceAccounts.
     Full,
@@ -197,15 +197,13 @@ impl ControlPlane {
         .await;
     }
 
-    /// The namespace of the pods, and nodes' objects without a schema; [`Admission::Bare`]: also what manifests define.
+    /// The namespace of the pods, and nodes' objects without a schema; [`Admission::Bare`]: also the namespace that manifests define.
     async fn define(&self, admission: Admission) {
         let is_bare = admission == Admission::Bare;
         for namespace in ["vms", "stelia-system"].into_iter().take(if is_bare { 2 } else { 1 }) {
             let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
             self.create("/api/v1/namespaces", &body).await;
         }
-        let claims = repository("packaging/cluster/kubernetes/placement/base/crd.yaml");
-        let claims: Value = serde_saphyr::from_str(&fs::read_to_string(claims).expect("the CRD")).expect("YAML");
         let topologies = json!({
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
@@ -227,15 +225,10 @@ impl ControlPlane {
                 }}],
             },
         });
-        let defined = [
-            (topologies, "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies"),
-            (claims, "/apis/stelia.io/v1alpha1/nodeclaims"),
-        ];
-        for (definition, list) in defined.into_iter().take(if is_bare { 2 } else { 1 }) {
-            self.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition)
-                .await;
-            wait_until(list, async || self.api.call(Method::GET, list, None).await.is_ok()).await;
-        }
+        self.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &topologies)
+            .await;
+        let list = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies";
+        wait_until(list, async || self.api.call(Method::GET, list, None).await.is_ok()).await;
     }
 
     pub(super) async fn create(&self, list: &str, object: &Value) {

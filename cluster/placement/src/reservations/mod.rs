@@ -1,27 +1,25 @@
-//! Which CPUs of a node are promised to pods that the node's own object does not show yet. A state machine: pods, nodes' objects and claim
-//! objects go in, in any order and late; what is held on each node comes out, and whether a pod may be bound there. No I/O and no clock:
-//! the caller passes the time.
+//! Which CPUs of a node are promised to pods that the node's own object does not show yet. A state machine: pods and nodes' objects go in,
+//! in any order and late; what is held on each node comes out, and whether a pod may be bound there. No I/O and no clock: the caller passes the time.
 //!
 //! What a node would do with a pod is the caller's, through the trait [`Rules`], so this module does not know what a node is.
 //!
 //! # What a pod holds
 //!
 //! A node's object says which pods have CPUs of their own. Until it shows a pod that was bound there, that pod *holds* what it
-//! was promised: a claim. What is held follows from what is known, so a restart that reads the same knows the same:
+//! was promised: a claim. The binding writes the claim, because it sets the pod's node and the annotation with its CPUs at once. What is held follows from what
+//! is known, so a restart that reads the same knows the same:
 //!
 //! | what is known of a pod | what it holds |
 //! |---|---|
-//! | a bind of it is under way, or was and its outcome is not known | on the node it would be bound to |
+//! | a bind of it is under way: its outcome is not known | on the node it would be bound to |
 //! | it is bound, and the node's object does not show it | on its node, also if the object showed it before: a container that restarts comes back. If it was bound here, it holds what it was promised, whatever its author changes later |
 //! | it is bound, and the object shows it | nothing: the object accounts for it |
 //! | it is gone (ended or deleted), and the object never showed it | on its node for [`SETTLE_TIMEOUT`] more: the node may have admitted it, and say so late |
 //! | it is gone, and the object showed it once | nothing |
 //!
-//! Every event may come late, twice or out of order: pods, objects and claim objects are ordered by their versions, and a UID that is
-//! gone stays gone.
+//! Every event may come late, twice or out of order: pods and objects are ordered by their versions, and a UID that is gone stays gone.
 
 mod binds;
-mod claim_objects;
 mod records;
 #[cfg(test)]
 mod tests;
@@ -29,18 +27,17 @@ mod timeouts;
 mod unavailable_nodes;
 mod watched_objects;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::Uid;
 
-pub use binds::{BindNotStarted, BindRequest, StartedBind, Ticket};
-pub use claim_objects::{Claim, Rewrite};
+pub use binds::{BindNotStarted, BindRequest, Ticket};
 use records::{NodeRecord, PodRecord};
 use timeouts::UID_RETENTION;
-pub use timeouts::{FENCE_TIMEOUT, SETTLE_TIMEOUT, SILENCE_TIMEOUT};
+pub use timeouts::{SETTLE_TIMEOUT, SILENCE_TIMEOUT};
 pub use unavailable_nodes::Unavailable;
 pub use watched_objects::{ObservedPod, Refused};
 
@@ -48,8 +45,6 @@ pub use watched_objects::{ObservedPod, Refused};
 pub type Moment = Duration;
 /// A `resourceVersion`. Kubernetes compares them as numbers since 1.35, and etcd has always counted up.
 pub type Version = u64;
-/// One call that binds a pod: the process in the upper half, its calls counted in the lower one.
-pub type AttemptId = u128;
 /// A Node's name.
 pub type NodeName = Arc<str>;
 
@@ -113,8 +108,6 @@ pub struct Reservations<R: Rules> {
     rules: R,
     pods: HashMap<Uid, PodRecord<R::Request>>,
     nodes: HashMap<NodeName, NodeRecord>,
-    /// Pods with an undecided bind.
-    undecided: BTreeSet<Uid>,
     /// When pods that are bound should be shown, pods that are gone no longer hold CPUs, and are forgotten.
     timers: BTreeMap<Moment, BTreeSet<Uid>>,
     /// When nodes without an object are forgotten.
@@ -127,14 +120,15 @@ pub struct Reservations<R: Rules> {
     departed: HashMap<NodeName, BTreeSet<Uid>>,
     /// Refusals since [`Reservations::take_refused`].
     refused: Vec<Refused>,
-    last_attempt: AttemptId,
+    /// How many binds were started.
+    attempts: u64,
 }
 
 /// The state of a pod's reservation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReservationStatus {
     pub node: NodeName,
-    /// `binding`, `undecided`, `unseen` or `bound`.
+    /// `binding`, `unseen` or `bound`.
     pub state: &'static str,
     pub cpus: Option<CpuSet>,
     pub since: Moment,
@@ -143,13 +137,11 @@ pub struct ReservationStatus {
 /// Numbers of pods by state, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReservationCounts {
-    /// Binds under way.
-    pub binding: usize,
     /// Binds whose outcome is not known.
-    pub undecided: usize,
+    pub binding: usize,
     /// Bound, and not shown by the node's object.
     pub unseen: usize,
-    /// Pods among those that other schedulers bound.
+    /// Pods among those that this process did not bind.
     pub foreign: usize,
     /// Gone before the object showed them, and still counted.
     pub leaving: usize,
@@ -157,20 +149,18 @@ pub struct ReservationCounts {
 }
 
 impl<R: Rules> Reservations<R> {
-    /// `process`: a number that no other process has, now or before.
-    pub fn new(rules: R, process: u64) -> Self {
+    pub fn new(rules: R) -> Self {
         Self {
             rules,
             pods: HashMap::new(),
             nodes: HashMap::new(),
-            undecided: BTreeSet::new(),
             timers: BTreeMap::new(),
             deleted_objects: BTreeMap::new(),
             changed: BTreeSet::new(),
             roomier: BTreeSet::new(),
             departed: HashMap::new(),
             refused: Vec::new(),
-            last_attempt: AttemptId::from(process) << 64,
+            attempts: 0,
         }
     }
 
@@ -200,9 +190,9 @@ impl<R: Rules> Reservations<R> {
         let Some(record) = self.pods.get(&pod) else {
             return Vec::new();
         };
-        let intents = record.intents.iter().map(|intent| ReservationStatus {
+        let intent = record.intent.as_ref().map(|intent| ReservationStatus {
             node: intent.node.clone(),
-            state: if intent.open { "binding" } else { "undecided" },
+            state: "binding",
             cpus: intent.cpus.clone(),
             since: intent.since,
         });
@@ -212,13 +202,13 @@ impl<R: Rules> Reservations<R> {
             cpus: record.cpus.clone(),
             since: bound.since,
         });
-        intents.chain(bound).collect()
+        intent.into_iter().chain(bound).collect()
     }
 
     /// Whether the pod is bound, or may become so.
     pub fn is_known(&self, pod: Uid) -> bool {
         let record = self.pods.get(&pod);
-        record.is_some_and(|record| record.bound.is_some() || !record.intents.is_empty())
+        record.is_some_and(|record| record.bound.is_some() || record.intent.is_some())
     }
 
     /// The node that the pod is bound to.
@@ -239,7 +229,7 @@ impl<R: Rules> Reservations<R> {
         let counted = pods.filter_map(|uid| {
             let record = self.pods.get(uid)?;
             let is_recent = record.gone.is_some_and(|gone| now <= gone + SILENCE_TIMEOUT);
-            let counts = self.rules.object_shows(node, record.shown_as.unwrap_or(*uid)) || record.holds(node);
+            let counts = self.rules.object_shows(node, record.shown_as.unwrap_or(*uid)) || record.claim(node).is_some();
             (is_recent && counts).then(|| (*uid, record.request.clone()))
         });
         counted.collect()
@@ -253,9 +243,7 @@ impl<R: Rules> Reservations<R> {
     pub fn counts(&self, now: Moment) -> ReservationCounts {
         let mut counts = ReservationCounts::default();
         for record in self.pods.values() {
-            let open = record.intents.iter().filter(|intent| intent.open).count();
-            counts.binding += open;
-            counts.undecided += record.intents.len() - open;
+            counts.binding += usize::from(record.intent.is_some());
             let Some(bound) = record.unseen() else { continue };
             match record.gone {
                 Some(_) => counts.leaving += 1,
@@ -270,9 +258,10 @@ impl<R: Rules> Reservations<R> {
         counts
     }
 
-    /// Removes the pod from the node, unless another bind of it there is left.
+    /// Removes the pod from the node, unless it is bound there.
     fn remove_from_node(&mut self, pod: Uid, node: &NodeName) {
-        let stays = self.pods.get(&pod).is_some_and(|record| record.is_listed_on(node));
+        let bound = self.pods.get(&pod).and_then(|record| record.bound.as_ref());
+        let stays = bound.is_some_and(|bound| bound.node == *node);
         if let Some(known) = self.nodes.get_mut(node).filter(|_| !stays) {
             known.pods.retain(|one| *one != pod);
         }
@@ -289,25 +278,11 @@ impl<R: Rules> Reservations<R> {
         self.update_node(node);
     }
 
-    /// The nodes that a list does not have, although there was a version of theirs.
-    fn unlisted(&self, listed: &HashSet<NodeName>, version: fn(&NodeRecord) -> Version) -> Vec<NodeName> {
-        let nodes = self.nodes.iter();
-        let gone = nodes.filter(|(node, known)| version(known) != 0 && !listed.contains(*node));
-        gone.map(|(node, _)| node.clone()).collect()
-    }
-
-    /// Derives a node's flags again, because what is held there may have changed.
+    /// Derives again whether a node is silent, because what is held there may have changed.
     fn update_node(&mut self, node: &NodeName) {
         self.changed.insert(node.clone());
         let Some(known) = self.nodes.get(node) else { return };
-        let pods = || {
-            known
-                .pods
-                .iter()
-                .filter_map(|pod| self.pods.get(pod))
-                .filter(|record| record.holds(node))
-        };
-        let has_unknown_claim = pods().any(|record| record.request.is_none());
+        let pods = known.pods.iter().filter_map(|pod| self.pods.get(pod));
         let due = |record: &PodRecord<R::Request>| {
             let request = record
                 .request
@@ -319,12 +294,9 @@ impl<R: Rules> Reservations<R> {
                 .is_shown_once_admitted(node, request)
                 .then(|| bound.since.max(known.object_changed_at) + SILENCE_TIMEOUT)
         };
-        let silent_after = pods().filter_map(due).min();
+        let silent_after = pods.filter_map(due).min();
         if let Some(known) = self.nodes.get_mut(node) {
-            if known.has_unknown_claim && !has_unknown_claim {
-                self.roomier.insert(node.clone());
-            }
-            (known.has_unknown_claim, known.silent_after) = (has_unknown_claim, silent_after);
+            known.silent_after = silent_after;
             if known.is_empty() {
                 self.nodes.remove(node);
             }
@@ -341,17 +313,17 @@ fn held<'a, Q>(
     let held = |pod: &Uid| {
         let record = pods.get(pod)?;
         let (pod, request) = (*pod, record.request.as_ref()?);
+        let (cpus, is_ours) = record.claim(node)?;
         let is_late = record
             .unseen()
             .is_some_and(|bound| bound.is_late && &*bound.node == node);
-        let claims = record.claims(node);
-        Some(claims.map(move |(cpus, is_ours)| Held {
+        Some(Held {
             pod,
             request,
             cpus,
             is_late,
             is_ours,
-        }))
+        })
     };
-    on.iter().filter_map(held).flatten().collect()
+    on.iter().filter_map(held).collect()
 }

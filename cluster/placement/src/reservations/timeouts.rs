@@ -17,8 +17,6 @@ const MAX_STARTING: usize = 4;
 pub const SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the UID of a removed pod is remembered, so that a late answer does not bring it back.
 pub(super) const UID_RETENTION: Duration = Duration::from_secs(600);
-/// A bind whose outcome is unknown for this long is decided by changing the pod's version: see [`Reservations::to_fence`](super::Reservations::to_fence).
-pub const FENCE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl<R: Rules> Reservations<R> {
     /// Passes the time: pods that ended before the object showed them stop holding CPUs, and pods and nodes long gone are forgotten.
@@ -90,7 +88,7 @@ impl<R: Rules> Reservations<R> {
         if let Some(bound) = self.pods.get_mut(&pod).and_then(|record| record.bound.as_mut()) {
             bound.is_late = is_late;
         }
-        self.update_nodes_of(pod);
+        self.update_node(&node);
     }
 
     /// When a pod that is not shown is late.

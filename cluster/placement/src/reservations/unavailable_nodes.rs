@@ -1,4 +1,4 @@
-//! Nodes on which no pod is placed: without a usable object, silent, or with a claim of which nothing else is known.
+//! Nodes on which no pod is placed: without a usable object, or silent.
 
 use super::records::NodeRecord;
 use super::{Moment, Reservations, Rules, SILENCE_TIMEOUT};
@@ -10,8 +10,6 @@ pub enum Unavailable {
     NoObject,
     #[error("the node is silent: its object does not show pods that were bound more than {} s ago", SILENCE_TIMEOUT.as_secs())]
     Silent,
-    #[error("a pod of which nothing but a claim is known holds CPUs there")]
-    UnknownClaim,
 }
 
 impl<R: Rules> Reservations<R> {
@@ -25,9 +23,6 @@ impl<R: Rules> Reservations<R> {
             .get(node)
             .filter(|known| known.usable)
             .ok_or(Unavailable::NoObject)?;
-        if known.has_unknown_claim {
-            return Err(Unavailable::UnknownClaim);
-        }
         if known.is_silent(now) {
             Err(Unavailable::Silent)
         } else {

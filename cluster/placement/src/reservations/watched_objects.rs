@@ -1,12 +1,10 @@
 //! What the watches tell: pods and nodes' objects.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use stelia_cpus::CpuSet;
 
-use super::claim_objects;
-use super::records::Bound;
+use super::records::{Bound, Intent};
 use super::{Moment, NodeName, Reservations, Rules, SETTLE_TIMEOUT, SILENCE_TIMEOUT, UID_RETENTION, Uid, Version};
 
 /// A pod as the API server has it.
@@ -15,8 +13,6 @@ pub struct ObservedPod<Q> {
     pub uid: Uid,
     /// The UID by which the node's object shows it, if that is another one: kubelet's of a static pod. kubelet runs no other pod that says so.
     pub shown_as: Option<Uid>,
-    /// `namespace/name`.
-    pub name: Arc<str>,
     pub version: Version,
     pub node: Option<NodeName>,
     /// `None` if it cannot be read: then what was read before counts.
@@ -29,15 +25,15 @@ pub struct ObservedPod<Q> {
     pub ending: bool,
 }
 
-/// A pod that this program bound, and that its node refused.
+/// A pod that its node refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
     pub pod: Uid,
     pub node: NodeName,
     /// kubelet's: `TopologyAffinityError`, `UnexpectedAdmissionError`, `OutOfcpu`, …
     pub reason: String,
-    /// A pod that another scheduler bound to the node meanwhile, or that the node had not shown yet; `None` where there was
-    /// none.
+    /// A pod that this process did not bind, and that came to the node meanwhile or that the node had not shown yet: the refused one itself, if that is such
+    /// a pod. `None` where there was none.
     pub foreign: Option<Uid>,
 }
 
@@ -51,7 +47,10 @@ impl<R: Rules> Reservations<R> {
         }
         record.version = observed.version;
         // The author may change labels, size and annotations of a pod that is bound, and what was promised to it stays promised.
-        let is_promised = observed.node.as_ref().is_some_and(|node| record.is_promised(node));
+        let is_promised = observed
+            .node
+            .as_ref()
+            .is_some_and(|node| record.claim(node).is_some_and(|(_, ours)| ours));
         let is_ours = is_promised || record.bound.as_ref().is_some_and(|bound| bound.ours);
         record.shown_as = observed.shown_as.filter(|_| !is_ours);
         record.request = match record.request.take() {
@@ -59,21 +58,17 @@ impl<R: Rules> Reservations<R> {
             before => observed.request.or(before),
         };
         record.ending = observed.ending;
-        record.name = Some(observed.name);
         match (observed.node, &mut record.bound) {
             // A binding that demands a version which the pod has no longer has failed, or will. A pod is never unbound: where its
             // binding was answered before this version was seen, this one is older.
             (None, None) => {
-                record.name = record.name.take_if(|_| !record.intents.is_empty());
                 self.abandon(uid, observed.version);
-                self.update_nodes_of(uid);
             }
             (None, Some(_)) => {}
             (Some(node), Some(bound)) if bound.node == node => {
                 if !bound.ours {
                     record.cpus = observed.cpus.or(record.cpus.take());
                 }
-                record.name = record.name.take_if(|_| !bound.shown);
                 self.update_node(&node);
             }
             (Some(node), _) => {
@@ -85,19 +80,23 @@ impl<R: Rules> Reservations<R> {
         }
     }
 
-    /// The pod is bound to the node, by this program or another scheduler: all other bindings of it have failed, or will. `cpus`: those of its
-    /// annotation, which say which of several bindings to the node it was.
+    /// The pod is bound to the node, by this process or another: any other binding of it has failed, or will. `cpus`: those of its annotation.
     pub(super) fn bind(&mut self, pod: Uid, node: &NodeName, cpus: Option<CpuSet>, now: Moment) {
         let shown = self.accounts_for(node, pod);
         let Some(record) = self.pods.get_mut(&pod) else { return };
         let before = record.bound.take().map(|bound| bound.node);
-        let intents = std::mem::take(&mut record.intents);
-        let to_node = || intents.iter().filter(|intent| intent.node == *node);
-        let ours = to_node().find(|intent| intent.cpus == cpus).or(to_node().next());
-        record.cpus = match ours {
-            Some(intent) => claim_objects::promised(intent.attempt, intent.cpus.as_ref(), cpus),
+        let intent = record.intent.take();
+        let elsewhere = intent.as_ref().map(|intent| intent.node.clone());
+        let ours = intent.filter(|intent| intent.node == *node);
+        record.cpus = match &ours {
+            // The promise counts, because the author may change the annotation; but another leader may have bound the pod here, with as many other CPUs.
+            Some(Intent { cpus: promised, .. }) => {
+                let other = |told: &CpuSet| promised.as_ref().is_some_and(|promised| promised.len() == told.len());
+                cpus.filter(other).or(promised.clone())
+            }
             None => cpus,
         };
+        let foreign = ours.is_none();
         record.bound = Some(Bound {
             node: node.clone(),
             since: now,
@@ -105,41 +104,29 @@ impl<R: Rules> Reservations<R> {
             shown,
             is_late: false,
             shown_once: shown,
-            ours: ours.is_some(),
+            ours: !foreign,
             foreign: ours.and_then(|intent| intent.foreign),
         });
-        record.name = record.name.take_if(|_| !shown);
-        let foreign = ours.is_none();
         if !shown {
             self.timers.entry(now + SILENCE_TIMEOUT).or_default().insert(pod);
         }
-        self.undecided.remove(&pod);
-        let elsewhere = intents.into_iter().map(|intent| intent.node).chain(before);
-        for other in elsewhere.filter(|other| other != node) {
+        for other in elsewhere.into_iter().chain(before).filter(|other| other != node) {
             self.remove_from_node(pod, &other);
         }
         self.add_to_node(pod, node);
         if foreign && !shown {
-            self.invalidate_promises(node);
             self.note_foreign(pod, node);
         }
     }
 
-    /// Promises on the node that are not written yet were made without knowing of a change.
-    pub(super) fn invalidate_promises(&mut self, node: &NodeName) {
-        if let Some(known) = self.nodes.get_mut(node) {
-            known.invalidations += 1;
-        }
-    }
-
-    /// Another scheduler's pod holds CPUs on the node: pods that this program bound there may be refused because of it.
+    /// A pod that this process did not bind holds CPUs on the node: pods that it bound there may be refused because of that one.
     fn note_foreign(&mut self, foreign: Uid, node: &NodeName) {
         let pods = self.nodes.get(node).map(|known| known.pods.clone()).unwrap_or_default();
         for pod in pods.into_iter().filter(|pod| *pod != foreign) {
             let Some(record) = self.pods.get_mut(&pod) else {
                 continue;
             };
-            for intent in record.intents.iter_mut().filter(|intent| intent.node == *node) {
+            if let Some(intent) = record.intent.as_mut().filter(|intent| intent.node == *node) {
                 intent.foreign = Some(foreign);
             }
             if let Some(bound) = record.bound.as_mut().filter(|bound| !bound.shown) {
@@ -155,24 +142,22 @@ impl<R: Rules> Reservations<R> {
             return;
         }
         record.gone = Some(now);
-        record.name = None;
-        let intents = std::mem::take(&mut record.intents);
+        let intent = record.intent.take();
         record.left = record.bound.as_ref().map(|bound| bound.node.clone());
         if let Some(node) = record.left.clone() {
             self.departed.entry(node).or_default().insert(pod);
         }
         let unseen = record.bound.take_if(|bound| bound.shown_once).map(|bound| bound.node);
-        if let (Some(reason), Some(bound)) = (refused, record.bound.as_ref().filter(|bound| bound.ours)) {
+        if let (Some(reason), Some(bound)) = (refused, &record.bound) {
             self.refused.push(Refused {
                 pod,
                 node: bound.node.clone(),
                 reason: reason.to_owned(),
-                foreign: bound.foreign,
+                foreign: if bound.ours { bound.foreign } else { Some(pod) },
             });
         }
         let left = record.bound.as_ref().map(|bound| bound.node.clone());
-        self.undecided.remove(&pod);
-        for node in intents.into_iter().map(|intent| intent.node).chain(unseen) {
+        for node in intent.map(|intent| intent.node).into_iter().chain(unseen) {
             self.remove_from_node(pod, &node);
         }
         if let Some(node) = left {
@@ -184,14 +169,10 @@ impl<R: Rules> Reservations<R> {
 
     /// A list of all pods, of that version: those that are not in it are gone, unless a newer version of them was seen.
     pub fn pods_listed(&mut self, listed: &HashSet<Uid>, version: Version, now: Moment) {
-        let gone = self.pods.iter().filter(|(uid, record)| {
-            let newest = record
-                .intents
-                .iter()
-                .map(|intent| intent.version)
-                .fold(record.version, Version::max);
-            record.gone.is_none() && newest <= version && !listed.contains(*uid)
-        });
+        let gone = self
+            .pods
+            .iter()
+            .filter(|(uid, record)| record.gone.is_none() && record.version <= version && !listed.contains(*uid));
         let gone: Vec<Uid> = gone.map(|(uid, _)| *uid).collect();
         for pod in gone {
             self.pod_gone(pod, None, now);
@@ -206,7 +187,6 @@ impl<R: Rules> Reservations<R> {
         }
         (known.object_version, known.object_changed_at) = (version, now);
         known.usable = self.rules.put_node(node, Some(described));
-        known.invalidations += 1;
         let pods = known.pods.clone();
         for pod in pods {
             let shown = self.accounts_for(node, pod);
@@ -222,7 +202,6 @@ impl<R: Rules> Reservations<R> {
             }
             bound.shown = shown;
             bound.shown_once |= shown;
-            record.name = record.name.take_if(|_| !shown);
             // The object accounts for a pod that has ended, too.
             if shown && record.gone.is_some() {
                 record.bound = None;
@@ -255,7 +234,10 @@ impl<R: Rules> Reservations<R> {
 
     /// A list of all objects, of that version: nodes that are not in it have none.
     pub fn objects_listed(&mut self, listed: &HashSet<NodeName>, version: Version, now: Moment) {
-        for node in self.unlisted(listed, |known| known.object_version) {
+        let nodes = self.nodes.iter();
+        let gone = nodes.filter(|(node, known)| known.object_version != 0 && !listed.contains(*node));
+        let gone: Vec<NodeName> = gone.map(|(node, _)| node.clone()).collect();
+        for node in gone {
             self.object_deleted(&node, version, now);
         }
     }
@@ -268,17 +250,5 @@ impl<R: Rules> Reservations<R> {
         let usable = self.nodes.get(node).is_some_and(|known| known.usable);
         let gets_own_cpus = || request.is_none_or(|request| self.rules.gets_own_cpus(node, request));
         usable && (!gets_own_cpus() || self.rules.object_shows(node, shown_as))
-    }
-
-    /// Derives the flags of all nodes that the pod is on, because what is known of the pod changed.
-    pub(super) fn update_nodes_of(&mut self, pod: Uid) {
-        let Some(record) = self.pods.get(&pod) else { return };
-        let intents = record.intents.iter().map(|intent| intent.node.clone());
-        let nodes: Vec<NodeName> = intents
-            .chain(record.bound.as_ref().map(|bound| bound.node.clone()))
-            .collect();
-        for node in nodes {
-            self.update_node(&node);
-        }
     }
 }

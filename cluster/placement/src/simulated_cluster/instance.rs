@@ -1,10 +1,12 @@
 //! An instance of the program, that is killed between any two of its steps: before one of its requests, or after one whose answer it
-//! does not live to see.
+//! does not live to see. Or it is frozen, and the last binding that it sent arrives when the next leader has long begun.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use kube::Client;
+use serde_json::json;
 use test_apiserver::Server;
 use tokio_util::sync::CancellationToken;
 
@@ -21,35 +23,74 @@ pub(crate) struct Instance {
     pub(crate) dead: CancellationToken,
 }
 
+/// What becomes of the last write of an instance, and with it of the instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LastWrite {
+    /// It is not sent.
+    Before,
+    /// It is carried out, and nobody hears the answer.
+    After,
+    /// A binding arrives after so long; the instance never wakes up.
+    Frozen(Duration),
+}
+
 /// Counts down with each write; at 0 the simulated instance is killed.
 struct WriteBudget {
     left: AtomicI64,
-    /// After the request is carried out.
-    after: bool,
+    last: LastWrite,
     blown: AtomicBool,
     dead: CancellationToken,
 }
 
-/// Starts an instance. `lives`: it is killed after this many writes, `None`: never.
-pub(crate) fn start(server: &Server, number: u64, lives: Option<(i64, bool)>, late: Option<Random>) -> Instance {
+/// The Lease, given back by a former leader.
+pub(crate) fn release_lease(server: &Server) {
+    let metadata = json!({"namespace": "stelia-system", "name": "stelia-placement"});
+    let lease = json!({"metadata": metadata, "spec": {"holderIdentity": ""}});
+    server.put("coordination.k8s.io", "leases", lease);
+}
+
+/// Starts an instance. `lives`: how many writes it makes, and what becomes of the last one; `None`: it is not killed. `arrived`: is called when a binding of a
+/// frozen instance has arrived.
+pub(crate) fn start(
+    server: &Server,
+    number: u64,
+    lives: Option<(i64, LastWrite)>,
+    late: Option<Random>,
+    arrived: impl Fn(&str) + Clone + Send + Sync + 'static,
+) -> Instance {
     let dead = CancellationToken::new();
-    let (left, after) = lives.unwrap_or((i64::MAX, false));
+    let (left, last) = lives.unwrap_or((i64::MAX, LastWrite::Before));
     let write_budget = Arc::new(WriteBudget {
         left: AtomicI64::new(left),
-        after,
+        last,
         blown: AtomicBool::new(false),
         dead: dead.clone(),
     });
     let server = server.clone();
     let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-        let (server, write_budget) = (server.clone(), write_budget.clone());
+        let (server, write_budget, arrived) = (server.clone(), write_budget.clone(), arrived.clone());
         async move {
             // The Lease is renewed every 2 s: what counts are the steps of binds.
             let step = request.method() != http::Method::GET && !request.uri().path().contains("/leases");
-            let last = step && write_budget.left.fetch_sub(1, Ordering::SeqCst) <= 1;
-            if last && !write_budget.after {
-                write_budget.blown.store(true, Ordering::SeqCst);
+            let path = request.uri().path().to_owned();
+            // Only bindings matter long afterwards.
+            let counts = step && (path.ends_with("/binding") || !matches!(write_budget.last, LastWrite::Frozen(_)));
+            let last = counts && write_budget.left.fetch_sub(1, Ordering::SeqCst) <= 1;
+            if last && write_budget.last != LastWrite::After && !write_budget.blown.swap(true, Ordering::SeqCst) {
                 write_budget.dead.cancel();
+                if let LastWrite::Frozen(time) = write_budget.last {
+                    tokio::spawn(async move {
+                        tokio::time::sleep(time).await;
+                        if server
+                            .answer(request)
+                            .await
+                            .is_ok_and(|answer| answer.status().is_success())
+                        {
+                            arrived(&path);
+                        }
+                    });
+                    return std::future::pending().await;
+                }
             }
             if write_budget.blown.load(Ordering::SeqCst) {
                 return std::future::pending().await;
@@ -65,7 +106,7 @@ pub(crate) fn start(server: &Server, number: u64, lives: Option<(i64, bool)>, la
     });
     let api = Api::new(Client::new(service, "default"));
     let identity = format!("instance-{number}");
-    let placer = Placer::new(api, identity.clone(), number, PlacerOptions::default());
+    let placer = Placer::new(api, PlacerOptions::default());
     let lease_claim = LeaseClaim {
         namespace: "stelia-system".to_owned(),
         name: "stelia-placement".to_owned(),
@@ -81,7 +122,7 @@ pub(crate) fn run(placer: &Arc<Placer>, lease_claim: LeaseClaim, dead: &Cancella
         .enumerate()
         .map(|(place, feed)| match &mut late {
             // Pods and nodes' objects, each with a delay of its own.
-            Some(random) if place < 2 => Feed {
+            Some(random) => Feed {
                 follower: Arc::new(DelayedFollower {
                     inner: feed.follower,
                     random: Mutex::new(random.fork()),
@@ -90,7 +131,7 @@ pub(crate) fn run(placer: &Arc<Placer>, lease_claim: LeaseClaim, dead: &Cancella
                 }),
                 ..feed
             },
-            _ => feed,
+            None => feed,
         });
     start_tasks(placer, lease_claim, feeds, dead, dead);
 }

@@ -74,6 +74,8 @@ impl World {
                 if wanted.is_some() {
                     let mut state = self.state();
                     state.outcome.refused += 1;
+                    let frozen = state.bound_by_frozen.values().any(|on| *on == node);
+                    state.outcome.refused_frozen += usize::from(frozen);
                     *state.outcome.reasons.entry(reason).or_default() += 1;
                 }
                 tokio::time::sleep(random.between(2000, 4000)).await;
@@ -110,6 +112,9 @@ impl World {
             .flat_map(|pods| pods.keys())
             .filter(|other| *other != uid);
         let given = state.machines[node].given();
+        // What a frozen instance bound late is no promise of a leader.
+        let is_late = |uid: &str| state.bound_by_frozen.contains_key(uid);
+        let others = others.filter(|other| !is_late(other) && !is_late(uid));
         let mut given = others.filter_map(|other| given.get(other));
         given.any(|theirs| !theirs.is_disjoint(cpus))
     }

@@ -61,6 +61,27 @@ fn nothing_is_refused_although_it_is_killed_and_objects_are_late() {
     assert!(outcome.kills > 2, "{outcome:?}");
 }
 
+/// A binding that a frozen leader sent arrives when the next one has begun: a node may refuse a pod, and no leader promises a CPU twice.
+#[test]
+fn a_frozen_leader_costs_refusals_at_most() {
+    let mut frozen = 0;
+    for seed in 1..=3 {
+        let plan = Plan {
+            nodes: nodes(),
+            pods: placements(100),
+            seed,
+            freezes: true,
+            ..Plan::default()
+        };
+        let outcome = outcome_of(plan);
+        assert_eq!(outcome.refused, outcome.refused_frozen, "{outcome:?}");
+        assert_eq!((outcome.claimed_twice, outcome.leaked), (0, 0));
+        assert!(outcome.bound >= plan.pods, "{outcome:?}");
+        frozen += outcome.frozen;
+    }
+    assert!(frozen > 0, "no binding of a frozen leader came late");
+}
+
 #[test]
 fn every_refusal_beside_another_scheduler_is_booked_to_it() {
     let plan = Plan {

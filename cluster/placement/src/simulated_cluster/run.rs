@@ -11,7 +11,7 @@ use test_apiserver::Server;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::instance::{self, Instance};
+use super::instance::{self, Instance, LastWrite};
 use super::kubelet::{BOUND, Kubelets};
 use super::load::{self, PlannedPod};
 use super::node::Machine;
@@ -41,6 +41,8 @@ pub(super) struct Plan {
     pub(super) way: Scheduling,
     /// Instances are killed between any two steps.
     pub(super) kills: bool,
+    /// Instances are frozen with a binding under way, which arrives when the next one leads.
+    pub(super) freezes: bool,
     /// Watches are late and out of order.
     pub(super) late: bool,
     /// Publishers die, for a minute or so.
@@ -61,6 +63,7 @@ impl Default for Plan {
             seed: 1,
             way: Scheduling::Placement,
             kills: false,
+            freezes: false,
             late: false,
             dying: false,
             foreign: false,
@@ -79,11 +82,16 @@ pub(super) struct Outcome {
     pub(super) refused: usize,
     /// How many of those the program attributed to another scheduler.
     pub(super) refused_foreign: usize,
+    /// How many on nodes that a binding of a frozen instance came to.
+    pub(super) refused_frozen: usize,
     /// By reason.
     pub(super) reasons: BTreeMap<String, usize>,
     pub(super) foreign: usize,
     pub(super) attempts: usize,
     pub(super) kills: usize,
+    /// Bindings of frozen instances that came late, and bound a pod.
+    pub(super) frozen: usize,
+    /// By instances that lead.
     pub(super) claimed_twice: usize,
     pub(super) leaked: usize,
     pub(super) waited: Duration,
@@ -107,6 +115,8 @@ pub(super) struct State {
     instances: Vec<Instance>,
     /// Pods that kubelet knows of.
     pub(super) known: BTreeSet<String>,
+    /// Pods that a frozen instance bound late, by UID, each with its node.
+    pub(super) bound_by_frozen: BTreeMap<String, String>,
     pub(super) lives: BTreeMap<String, PlannedPod>,
     pub(super) ended: usize,
     /// All pods have lived: nobody binds any more.
@@ -153,10 +163,12 @@ impl World {
             bound: 0,
             refused: 0,
             refused_foreign: 0,
+            refused_frozen: 0,
             reasons: BTreeMap::new(),
             foreign: 0,
             attempts: 0,
             kills: 0,
+            frozen: 0,
             claimed_twice: 0,
             leaked: 0,
             waited: Duration::ZERO,
@@ -178,6 +190,7 @@ impl World {
             dead_until: BTreeMap::new(),
             instances: Vec::new(),
             known: BTreeSet::new(),
+            bound_by_frozen: BTreeMap::new(),
             lives: BTreeMap::new(),
             ended: 0,
             over: false,
@@ -264,7 +277,7 @@ impl World {
     async fn at_the_end(&self) -> Outcome {
         let held = || {
             let counts = self.ready()?.reservation_counts();
-            Some(counts.binding + counts.undecided + counts.unseen + counts.leaving)
+            Some(counts.binding + counts.unseen + counts.leaving)
         };
         let mut left = (self.plan.way != Scheduling::Placement).then_some(0);
         for _ in 0..300 {
@@ -298,6 +311,17 @@ impl World {
         state.queue.push_back(Waiting::new(name, uid, wanted.cpus));
     }
 
+    /// A frozen instance's binding has arrived.
+    fn bound_by_frozen(&self, path: &str) {
+        let name = path.trim_end_matches("/binding").rsplit('/').next().unwrap();
+        let pod = self.server.object(PODS.0, PODS.1, "vms", name).unwrap();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let (uid, node) = (text(&pod["metadata"]["uid"]), text(&pod["spec"]["nodeName"]));
+        let mut state = self.state();
+        state.outcome.frozen += 1;
+        state.bound_by_frozen.insert(uid, node);
+    }
+
     /// Two instances, one after the other killed.
     async fn keep_instances(self: Arc<Self>) {
         let mut number = 0;
@@ -309,13 +333,22 @@ impl World {
                     number += 1;
                     // In a large cluster as many writes more, so that it is as long in time.
                     let most = 40 * (self.names.len() as u64).div_ceil(12);
-                    let lives = self
-                        .plan
-                        .kills
-                        .then(|| (1 + state.random.below(most) as i64, state.random.chance(50)));
+                    let lives = (self.plan.kills || self.plan.freezes).then(|| {
+                        let writes = 1 + state.random.below(most) as i64;
+                        let last = match state.random.chance(50) {
+                            true if self.plan.freezes => LastWrite::Frozen(state.random.between(36_000, 60_000)),
+                            true => LastWrite::After,
+                            false => LastWrite::Before,
+                        };
+                        (writes, last)
+                    });
                     let late = self.plan.late.then(|| state.random.fork());
                     state.outcome.kills += usize::from(number > 2);
-                    state.instances.push(instance::start(&self.server, number, lives, late));
+                    let world = self.clone();
+                    let arrived = move |path: &str| world.bound_by_frozen(path);
+                    state
+                        .instances
+                        .push(instance::start(&self.server, number, lives, late, arrived));
                 }
             }
             tokio::time::sleep(Duration::from_millis(500)).await;

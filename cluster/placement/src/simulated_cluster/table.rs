@@ -13,6 +13,7 @@ fn way(plan: Plan) -> &'static str {
 fn trouble(plan: Plan) -> String {
     let all = [
         (plan.kills, "killed"),
+        (plan.freezes, "frozen"),
         (plan.late, "late watches"),
         (plan.dying, "dying publishers"),
         (plan.foreign, "another scheduler"),

@@ -62,6 +62,7 @@ impl Drop for Served {
 
 async fn served(paths: Paths, tls: Option<Tls>, bounds: Bounds) -> Served {
     let server = Server::default();
+    instance::release_lease(&server);
     for (name, kind) in [("steliad", Kind::Steliad), ("kubelet", Kind::Single)] {
         let object = Machine::new(name.to_owned(), kind).object();
         server.put("topology.node.k8s.io", "noderesourcetopologies", object);
@@ -72,8 +73,6 @@ async fn served(paths: Paths, tls: Option<Tls>, bounds: Bounds) -> Served {
     let version = format!("{version:0>width$}", width = RECORDED.len());
     let placer = Placer::new(
         Api::new(Client::new(server.clone(), "default")),
-        "one".to_owned(),
-        1,
         PlacerOptions::default(),
     );
     let seat = LeaseClaim {

@@ -54,7 +54,7 @@ async fn an_instance_that_does_not_lead_closes_its_connections_and_stays_ready()
             answer.to_ascii_lowercase().contains("connection: close\r\n"),
             "{answer}"
         );
-        assert!(answer.contains("another instance places pods"), "{answer}");
+        assert!(answer.contains("does not hold the Lease"), "{answer}");
     }
     let asked = |path: &'static str| async {
         let mut stream = TcpStream::connect(served.address).await.unwrap();

@@ -42,45 +42,10 @@ impl Drop for Instance {
     }
 }
 
-/// An API server drops members that a schema does not have, and refuses the other faults.
-fn assert_defined(schema: &Value, value: &Value, place: &str) {
-    match schema["type"].as_str().unwrap() {
-        "array" => {
-            let items = value.as_array().unwrap();
-            assert!(items.len() as u64 <= schema["maxItems"].as_u64().unwrap(), "{place}");
-            for item in items {
-                assert_defined(&schema["items"], item, &format!("{place}[]"));
-            }
-        }
-        "object" => {
-            let Some(properties) = schema["properties"].as_object() else {
-                return;
-            };
-            for name in schema["required"].as_array().into_iter().flatten() {
-                assert!(value.get(name.as_str().unwrap()).is_some(), "{place}: no {name}");
-            }
-            for (name, value) in value.as_object().unwrap() {
-                let place = format!("{place}.{name}");
-                assert_defined(properties.get(name).expect(&place), value, &place);
-            }
-        }
-        "string" => {
-            let text = value.as_str().expect(place);
-            let fits = match schema["pattern"].as_str() {
-                None => true,
-                Some("^[0-9a-f]{32}$") => text.len() == 32 && u128::from_str_radix(text, 16).is_ok(),
-                Some("^[0-9]+$") => text.parse::<u64>().is_ok(),
-                Some(other) => panic!("{place}: {other}"),
-            };
-            assert!(fits, "{place}: {text}");
-        }
-        other => panic!("{place}: {other}"),
-    }
-}
-
 impl Cluster {
     fn new() -> Self {
         let server = Server::default();
+        instance::release_lease(&server);
         let machines = [("steliad", Kind::Steliad), ("kubelet", Kind::Single)];
         let cluster = Self {
             server,
@@ -120,12 +85,7 @@ impl Cluster {
             async move { sent.await.unwrap() }
         });
         let identity = format!("instance-{number}");
-        let placer = Placer::new(
-            Api::new(Client::new(service, "default")),
-            identity.clone(),
-            number,
-            options,
-        );
+        let placer = Placer::new(Api::new(Client::new(service, "default")), options);
         let seat = LeaseClaim {
             namespace: "stelia-system".to_owned(),
             name: "stelia-placement".to_owned(),
@@ -146,24 +106,6 @@ impl Cluster {
         pod["spec"]["nodeName"].as_str().map(str::to_owned)
     }
 
-    /// The pods of the node's claims, in an object that its definition allows.
-    fn claims(&self, node: &str) -> Vec<String> {
-        let object = self
-            .server
-            .object("stelia.io", "nodeclaims", "", node)
-            .unwrap_or_default();
-        if !object.is_null() {
-            let crd = include_str!("../../../../../packaging/cluster/kubernetes/placement/base/crd.yaml");
-            let crd: Value = serde_saphyr::from_str(crd).unwrap();
-            assert_defined(&crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"], &object, "");
-        }
-        let claims = object["spec"]["claims"].as_array().cloned().unwrap_or_default();
-        claims
-            .iter()
-            .map(|claim| claim["pod"].as_str().unwrap().to_owned())
-            .collect()
-    }
-
     fn fail(&self, verb: &str, resource: &str, times: u32, answer: Fault) {
         self.server
             .fail(test_apiserver::Fault::of(verb, resource, times, answer));
@@ -180,9 +122,15 @@ impl Instance {
         }
     }
 
-    fn reservation_counts(&self) -> [usize; 4] {
+    fn reservation_counts(&self) -> [usize; 3] {
         let counts = self.placer.reservation_counts();
-        [counts.binding, counts.undecided, counts.unseen, counts.leaving]
+        [counts.binding, counts.unseen, counts.leaving]
+    }
+
+    /// Binds in a task of its own.
+    fn bind(&self, to: &ToBind) -> tokio::task::JoinHandle<Result<(), BindError>> {
+        let (placer, to) = (self.placer.clone(), to.clone());
+        tokio::spawn(async move { placer.bind(&to).await })
     }
 
     fn held(&self, node: &str) -> Vec<String> {

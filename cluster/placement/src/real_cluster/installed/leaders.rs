@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::service::ApiServerProxy;
 use super::{INSTANCES, Installed};
-use crate::apiserver::lease::LEASE_DURATION;
+use crate::apiserver::lease::TAKEOVER_PAUSE;
 use crate::real_cluster::nodes::{create_pods, vm};
 use crate::simulated_cluster::node_kind::KINDS;
 
@@ -79,8 +79,10 @@ async fn pods_are_bound_once_whatever_becomes_of_the_leader() {
     cluster.wait_for_bound(4 * BATCH).await;
     println!("  scheduler killed: all bound");
 
-    // A bind of the stopped instance that was on its way is refused by the version of the claims.
-    tokio::time::sleep(LEASE_DURATION).await;
-    cluster.assert_whole();
-    assert_eq!(cluster.nodes.outcome().bound.len(), 4 * BATCH);
+    // Only a binding of the stopped instance, which was frozen for longer than the other one waited, may have come too late: a node refuses a pod.
+    tokio::time::sleep(TAKEOVER_PAUSE).await;
+    let outcome = cluster.nodes.outcome();
+    println!("  {} refusals", outcome.refused.len());
+    assert_eq!((outcome.twice, outcome.bound.len()), (0, 4 * BATCH));
+    assert!(outcome.refused.len() <= 1, "{:?}", outcome.refused);
 }

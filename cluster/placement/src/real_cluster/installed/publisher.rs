@@ -205,12 +205,6 @@ fn refused() -> Vec<Request> {
                 json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "own"}, "target": {"kind": "Node", "name": "node-0000"}}),
             )),
         ),
-        request(
-            "claims of nodes",
-            Method::GET,
-            "/apis/stelia.io/v1alpha1/nodeclaims",
-            None,
-        ),
     ]
 }
 

@@ -4,16 +4,16 @@ use super::*;
 fn a_claim_lasts_until_the_object_shows_the_pod() {
     let mut all = one_node("0-7");
     let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    assert_eq!(begun.cpus.unwrap().to_string(), "0-3");
+    assert_eq!(begun.cpus.as_ref().unwrap().to_string(), "0-3");
     let next = all.start_bind(asked(2, 6, 4), &node("a"), seconds(1)).unwrap();
-    assert_eq!(next.cpus.unwrap().to_string(), "4-7");
+    assert_eq!(next.cpus.as_ref().unwrap().to_string(), "4-7");
     assert!(matches!(
         all.start_bind(asked(3, 7, 1), &node("a"), seconds(1)),
         Err(BindNotStarted::Rejected(_))
     ));
 
-    all.bind_succeeded(&begun.ticket, seconds(2));
-    all.bind_failed(&next.ticket);
+    all.bind_succeeded(&begun, seconds(2));
+    all.bind_failed(&next);
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
     all.object_changed(&node("a"), 8, plain("4-7", &[1]), seconds(3));
     assert_eq!(held(&all, "a"), []);
@@ -27,7 +27,7 @@ fn one_bind_of_a_pod_at_a_time() {
     let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
     let again = all.start_bind(asked(1, 5, 4), &node("b"), seconds(1));
     assert!(matches!(again, Err(BindNotStarted::UnderWay(on)) if &*on == "a"));
-    all.bind_succeeded(&begun.ticket, seconds(1));
+    all.bind_succeeded(&begun, seconds(1));
     assert!(matches!(
         all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)),
         Err(BindNotStarted::Already)
@@ -39,55 +39,47 @@ fn one_bind_of_a_pod_at_a_time() {
 }
 
 #[test]
-fn a_lost_answer_holds_until_the_pod_is_another() {
-    let mut all = one_node("0-7");
-    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bind_undecided(&begun.ticket, seconds(1));
-    all.pod_changed(pod(1, 5, None, 4), seconds(2));
-    assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
-    assert_eq!(all.to_fence(seconds(2)), []);
-    assert_eq!(all.to_fence(seconds(11)).len(), 1);
-    all.pod_changed(pod(1, 9, None, 4), seconds(12));
-    assert_eq!(held(&all, "a"), []);
-    assert_eq!(all.undecided(), []);
-}
-
-#[test]
-fn a_lost_answer_that_was_yes() {
-    let mut all = one_node("0-7");
-    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bind_undecided(&begun.ticket, seconds(1));
-    all.pod_changed(pod(1, 6, Some("a"), 4), seconds(2));
-    assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
-    assert_eq!(
-        all.counts(seconds(2)),
-        ReservationCounts {
-            unseen: 1,
-            ..ReservationCounts::default()
+fn a_lost_answer_holds_until_the_pod_is_bound_or_another() {
+    let started = || {
+        let mut all = one_node("0-7");
+        all.object_changed(&node("b"), 2, plain("0-7", &[]), seconds(0));
+        let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+        all.pod_changed(pod(1, 5, None, 4), seconds(2));
+        assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
+        for on in ["a", "b"] {
+            let again = all.start_bind(asked(1, 5, 4), &node(on), seconds(2));
+            assert!(matches!(again, Err(BindNotStarted::UnderWay(on)) if &*on == "a"));
         }
-    );
-}
-
-#[test]
-fn two_binds_of_which_one_will_fail_both_hold() {
-    let mut all = one_node("0-7");
-    all.object_changed(&node("b"), 2, plain("0-7", &[]), seconds(0));
-    let first = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bind_undecided(&first.ticket, seconds(1));
-    let second = all.start_bind(asked(1, 5, 4), &node("b"), seconds(2)).unwrap();
-    assert_eq!((held(&all, "a").len(), held(&all, "b").len()), (1, 1));
-    // The first one's binding was late.
+        assert!(all.is_open(&begun));
+        (all, begun)
+    };
+    let (mut all, begun) = started();
     all.pod_changed(pod(1, 6, Some("a"), 4), seconds(3));
-    assert!(!all.is_open(&second.ticket));
-    all.bind_failed(&second.ticket);
-    assert_eq!((held(&all, "a").len(), held(&all, "b").len()), (1, 0));
+    assert_eq!((held(&all, "a").len(), all.is_open(&begun)), (1, false));
+    assert!(all.held("a")[0].is_ours);
+    // Another process bound it elsewhere.
+    let (mut all, begun) = started();
+    all.pod_changed(pod(1, 6, Some("b"), 4), seconds(3));
+    assert_eq!((held(&all, "a").len(), held(&all, "b").len()), (0, 1));
+    all.bind_failed(&begun);
+    assert_eq!(held(&all, "b").len(), 1);
+    let (mut all, begun) = started();
+    all.pod_changed(pod(1, 9, None, 4), seconds(3));
+    assert_eq!((held(&all, "a"), all.is_open(&begun)), (vec![], false));
+    // The scheduler has read a newer version than the watch.
+    let (mut all, begun) = started();
+    let next = all.start_bind(asked(1, 9, 4), &node("b"), seconds(3)).unwrap();
+    all.bind_failed(&begun);
+    assert_eq!((held(&all, "a").len(), held(&all, "b").len()), (0, 1));
+    all.bind_succeeded(&next, seconds(4));
+    assert_eq!(all.bound_to(uid(1)).as_deref(), Some("b"));
 }
 
 #[test]
 fn a_node_whose_object_does_not_show_its_pods_is_silent_until_it_changes() {
     let mut all = one_node("0-7");
     let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bind_succeeded(&begun.ticket, seconds(1));
+    all.bind_succeeded(&begun, seconds(1));
     assert!(all.available("a", seconds(31)).is_ok());
     assert_eq!(all.available("a", seconds(32)), Err(Unavailable::Silent));
     assert!(matches!(
@@ -105,7 +97,7 @@ fn a_node_whose_object_does_not_show_its_pods_is_silent_until_it_changes() {
 fn a_vm_that_never_registers_keeps_its_cpus_and_silences_no_node() {
     let mut all = late_node();
     let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bind_succeeded(&begun.ticket, seconds(1));
+    all.bind_succeeded(&begun, seconds(1));
     all.pod_changed(running(1, 6), seconds(1));
     all.advance(seconds(30));
     assert!(!all.held("a")[0].is_late);
@@ -149,7 +141,7 @@ fn a_pod_that_is_deleted_before_its_node_admits_it_silences_no_node() {
 fn what_was_promised_holds_whatever_the_author_changes() {
     let mut all = one_node("0-7");
     let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bind_succeeded(&begun.ticket, seconds(2));
+    all.bind_succeeded(&begun, seconds(2));
     for version in [7, 8] {
         let changed = ObservedPod {
             cpus: Some("0-7".parse().unwrap()),
@@ -182,37 +174,24 @@ fn a_static_pod_is_shown_by_kubelets_uid() {
 
 #[test]
 fn a_pod_whose_request_is_unreadable_is_decided_by_the_last_readable_one() {
-    let mut all = one_node("0-7");
-    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bind_undecided(&begun.ticket, seconds(1));
-    let unreadable = ObservedPod {
-        request: None,
-        ..pod(1, 6, Some("a"), 4)
-    };
-    all.pod_changed(unreadable.clone(), seconds(2));
-    assert_eq!(
-        (held(&all, "a"), all.undecided()),
-        (vec![(1, "0-3".to_owned())], vec![])
-    );
-    assert_eq!(all.bind_request(uid(1)).unwrap().request, 4);
-    let mut all = one_node("0-7");
-    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bind_undecided(&begun.ticket, seconds(1));
-    all.pod_changed(
-        ObservedPod {
-            node: None,
-            ..unreadable
-        },
-        seconds(2),
-    );
-    assert_eq!((held(&all, "a"), all.undecided()), (vec![], vec![]));
+    for (on, holds) in [(Some("a"), 1), (None, 0)] {
+        let mut all = one_node("0-7");
+        let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+        let unreadable = ObservedPod {
+            request: None,
+            ..pod(1, 6, on, 4)
+        };
+        all.pod_changed(unreadable, seconds(2));
+        assert_eq!((held(&all, "a").len(), all.is_open(&begun)), (holds, false));
+        assert_eq!(all.bind_request(uid(1)).unwrap().request, 4);
+    }
 }
 
 #[test]
 fn pods_bound_by_others_hold_and_are_blamed() {
     let mut all = one_node("0-7");
     let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bind_succeeded(&begun.ticket, seconds(1));
+    all.bind_succeeded(&begun, seconds(1));
     all.pod_changed(pod(9, 6, Some("a"), 2), seconds(2));
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned()), (9, "-".to_owned())]);
     all.pod_gone(uid(1), Some("TopologyAffinityError"), seconds(3));
@@ -229,9 +208,17 @@ fn pods_bound_by_others_hold_and_are_blamed() {
 fn a_refusal_without_others_is_blamed_on_nobody() {
     let mut all = one_node("0-7");
     let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bind_succeeded(&begun.ticket, seconds(1));
+    all.bind_succeeded(&begun, seconds(1));
     all.pod_gone(uid(1), Some("OutOfcpu"), seconds(3));
     assert_eq!(all.take_refused()[0].foreign, None);
+}
+
+#[test]
+fn a_refusal_of_a_pod_that_another_process_bound_is_blamed_on_that() {
+    let mut all = one_node("0-7");
+    all.pod_changed(pod(9, 6, Some("a"), 2), seconds(2));
+    all.pod_gone(uid(9), Some("OutOfcpu"), seconds(3));
+    assert_eq!(all.take_refused()[0].foreign, Some(uid(9)));
 }
 
 #[test]
@@ -239,7 +226,7 @@ fn what_ends_unseen_is_counted_a_while_and_what_was_seen_is_not() {
     let mut all = one_node("0-7");
     for uid in [1, 2] {
         let begun = all.start_bind(asked(uid, 5, 2), &node("a"), seconds(1)).unwrap();
-        all.bind_succeeded(&begun.ticket, seconds(1));
+        all.bind_succeeded(&begun, seconds(1));
     }
     all.object_changed(&node("a"), 8, plain("2-7", &[1]), seconds(2));
     all.pod_gone(uid(1), None, seconds(3));
@@ -258,7 +245,7 @@ fn what_ends_unseen_is_counted_a_while_and_what_was_seen_is_not() {
 fn a_container_that_restarts_keeps_its_cpus() {
     let mut all = one_node("0-7");
     let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bind_succeeded(&begun.ticket, seconds(1));
+    all.bind_succeeded(&begun, seconds(1));
     all.object_changed(&node("a"), 8, plain("4-7", &[1]), seconds(2));
     all.object_changed(&node("a"), 9, plain("0-7", &[]), seconds(3));
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
@@ -272,24 +259,20 @@ fn a_container_that_restarts_keeps_its_cpus() {
 }
 
 #[test]
-fn a_name_that_is_used_again_is_another_pod() {
+fn a_pod_that_is_made_again_is_another_one() {
     let mut all = one_node("0-7");
     let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
     all.pod_gone(uid(1), None, seconds(2));
-    assert!(!all.is_open(&begun.ticket));
-    let again = BindRequest {
-        name: Arc::from("ns/pod-1"),
-        ..asked(2, 9, 4)
-    };
+    assert!(!all.is_open(&begun));
     assert_eq!(
-        all.start_bind(again, &node("a"), seconds(2))
+        all.start_bind(asked(2, 9, 4), &node("a"), seconds(2))
             .unwrap()
             .cpus
             .unwrap()
             .to_string(),
         "0-3"
     );
-    all.bind_succeeded(&begun.ticket, seconds(3));
+    all.bind_succeeded(&begun, seconds(3));
     assert_eq!(held(&all, "a").len(), 1);
     assert!(matches!(
         all.start_bind(asked(1, 5, 4), &node("a"), seconds(3)),
@@ -298,23 +281,15 @@ fn a_name_that_is_used_again_is_another_pod() {
 }
 
 #[test]
-fn a_pod_that_is_deleted_while_it_is_bound_holds_nothing_whatever_the_answer_is() {
-    for lost in [false, true] {
-        let mut all = one_node("0-7");
-        let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-        assert_eq!(held(&all, "a").len(), 1);
-        all.pod_gone(uid(1), None, seconds(2));
-        assert_eq!(held(&all, "a"), []);
-        if lost {
-            all.bind_undecided(&begun.ticket, seconds(3))
-        } else {
-            all.bind_failed(&begun.ticket)
-        }
-        assert_eq!((held(&all, "a").len(), all.undecided().len()), (0, 0), "{lost}");
-        // A late event of it does not bring it back.
-        all.pod_changed(pod(1, 6, Some("a"), 4), seconds(4));
-        assert_eq!(held(&all, "a"), []);
-    }
+fn a_pod_that_is_deleted_while_it_is_bound_holds_nothing() {
+    let mut all = one_node("0-7");
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.pod_gone(uid(1), None, seconds(2));
+    assert_eq!(held(&all, "a"), []);
+    all.bind_failed(&begun);
+    // A late event of it does not bring it back.
+    all.pod_changed(pod(1, 6, Some("a"), 4), seconds(4));
+    assert_eq!(held(&all, "a"), []);
 }
 
 #[test]
@@ -333,7 +308,7 @@ fn a_pod_that_is_being_deleted_is_promised_nothing() {
 fn a_node_that_is_deleted_and_made_again() {
     let mut all = one_node("0-7");
     let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bind_succeeded(&begun.ticket, seconds(1));
+    all.bind_succeeded(&begun, seconds(1));
     all.object_changed(&node("a"), 8, plain("4-7", &[1]), seconds(2));
     all.object_deleted(&node("a"), 10, seconds(3));
     assert_eq!(all.available("a", seconds(3)), Err(Unavailable::NoObject));
@@ -363,46 +338,13 @@ fn an_older_object_is_passed_over() {
 }
 
 #[test]
-fn a_former_writers_claim_holds_until_it_is_known_better() {
-    let claim = |uid: u128, version| Claim {
-        pod: super::uid(uid),
-        name: Arc::from(format!("ns/pod-{uid}")),
-        attempt: 77,
-        version,
-        cpus: Some("0-3".parse().unwrap()),
-    };
-    let mut all = one_node("0-7");
-    let begun = all.start_bind(asked(2, 6, 4), &node("a"), seconds(1)).unwrap();
-    assert!(all.claims_changed(&node("a"), 30, &[claim(1, 5)], seconds(1)));
-    assert_eq!(
-        all.rewrite(&begun.ticket),
-        None,
-        "it was promised without knowing the other"
-    );
-    assert_eq!(all.available("a", seconds(1)), Err(Unavailable::UnknownClaim));
-    all.bind_failed(&begun.ticket);
-
-    all.pod_changed(pod(1, 5, None, 4), seconds(2));
-    let begun = all.start_bind(asked(2, 6, 4), &node("a"), seconds(2)).unwrap();
-    assert_eq!(begun.cpus.as_ref().unwrap().to_string(), "4-7");
-    let rewrite = all.rewrite(&begun.ticket).unwrap();
-    assert_eq!((rewrite.base, rewrite.claims.len()), (Some(30), 2));
-    all.claims_written(&node("a"), 31);
-    all.pod_changed(pod(1, 7, None, 4), seconds(3));
-    assert_eq!(held(&all, "a"), [(2, "4-7".to_owned())]);
-
-    // Known to be over: not news.
-    assert!(!all.claims_changed(&node("a"), 40, &[claim(1, 5)], seconds(4)));
-}
-
-#[test]
 fn a_list_of_all_ends_what_is_not_in_it() {
     let mut all = one_node("0-7");
     all.pod_changed(pod(1, 5, Some("a"), 2), seconds(1));
     let young = all.start_bind(asked(2, 50, 2), &node("a"), seconds(1)).unwrap();
     all.pods_listed(&Default::default(), 40, seconds(2));
     all.objects_listed(&Default::default(), 40, seconds(2));
-    assert!(all.is_open(&young.ticket), "it is younger than the list");
+    assert!(all.is_open(&young), "it is younger than the list");
     all.advance(seconds(10));
     assert_eq!(held(&all, "a"), [(2, "2-3".to_owned())]);
     assert_eq!(all.available("a", seconds(2)), Err(Unavailable::NoObject));
@@ -413,7 +355,7 @@ fn pods_without_cpus_of_their_own_end_with_the_binding() {
     let mut all = one_node("0-7");
     let begun = all.start_bind(asked(1, 5, 0), &node("a"), seconds(1)).unwrap();
     assert_eq!(begun.cpus, None);
-    all.bind_succeeded(&begun.ticket, seconds(1));
+    all.bind_succeeded(&begun, seconds(1));
     assert_eq!(held(&all, "a"), []);
     assert!(all.available("a", seconds(100)).is_ok());
 }
@@ -473,7 +415,7 @@ fn a_node_that_is_gone_is_forgotten() {
 fn a_pod_that_ends_when_it_should_be_shown_is_counted_as_long_as_others() {
     let mut all = one_node("0-7");
     let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bind_succeeded(&begun.ticket, seconds(1));
+    all.bind_succeeded(&begun, seconds(1));
     all.pod_gone(uid(1), None, seconds(29));
     all.advance(seconds(33));
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);

@@ -87,7 +87,6 @@ pub(super) fn pod(uid: u128, version: Version, on: Option<&str>, request: usize)
     ObservedPod {
         uid: tests::uid(uid),
         shown_as: None,
-        name: Arc::from(format!("ns/pod-{uid}")),
         version,
         node: on.map(node),
         request: Some(request),
@@ -100,7 +99,6 @@ pub(super) fn pod(uid: u128, version: Version, on: Option<&str>, request: usize)
 pub(super) fn asked(uid: u128, version: Version, request: usize) -> BindRequest<usize> {
     BindRequest {
         uid: tests::uid(uid),
-        name: Arc::from(format!("ns/pod-{uid}")),
         version,
         request,
     }
@@ -123,14 +121,14 @@ pub(super) fn held(reservations: &Reservations<Lowest>, on: &str) -> Vec<(u128, 
 }
 
 pub(super) fn one_node(free: &str) -> Reservations<Lowest> {
-    let mut reservations = Reservations::new(Lowest::default(), 1);
+    let mut reservations = Reservations::new(Lowest::default());
     reservations.object_changed(&node("a"), 1, plain(free, &[]), seconds(0));
     reservations
 }
 
 /// A node that gives CPUs when a VM registers.
 pub(super) fn late_node() -> Reservations<Lowest> {
-    let mut all = Reservations::new(Lowest::default(), 1);
+    let mut all = Reservations::new(Lowest::default());
     let late = Plain {
         cpus_at_container_start: true,
         ..plain("0-7", &[])

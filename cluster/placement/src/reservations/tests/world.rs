@@ -1,6 +1,6 @@
-//! Random worlds: an API server, two nodes that admit by themselves, one writer after the other, of which the former ones wake up
-//! at any time in the midst of a bind, watches that are late, answers that are lost, other schedulers, authors who change their pods or let them pass for
-//! others.
+//! Random worlds: an API server, two nodes that admit by themselves, one writer after the other, watches that are late, answers that are lost, other
+//! schedulers, authors who change their pods or let them pass for others. What a writer sent arrives before the next one begins, unless it was frozen for
+//! longer: such a binding may arrive at any time, and costs a refusal at most.
 
 mod properties;
 
@@ -25,6 +25,8 @@ struct TruePod {
     /// It calls itself the mirror of this pod. Its node does not run it.
     mirror_of: Option<u128>,
     foreign: bool,
+    /// A frozen writer's binding, which came after the next writer began.
+    by_frozen: bool,
     ending: bool,
     /// Its node refused it.
     failed: bool,
@@ -36,26 +38,14 @@ enum Event {
     Pod(u128, TruePod),
     PodGone(u128),
     Object(NodeName, Version, Plain),
-    Claims(NodeName, Version, Vec<Claim>),
 }
 
-/// A bind, as far as it has come.
-#[derive(Debug)]
-struct Task {
-    ticket: Ticket,
-    cpus: Option<CpuSet>,
-    rewrite: Option<Rewrite>,
-    written: bool,
-    /// Its writer is the one that runs.
-    awake: bool,
-}
-
-#[derive(Debug)]
+/// A binding that was sent, and has not arrived.
+#[derive(Debug, Clone)]
 struct Post {
-    pod: u128,
-    node: NodeName,
-    version: Version,
-    cpus: Option<CpuSet>,
+    ticket: Ticket,
+    /// Its writer was frozen for longer than the next one waited.
+    is_frozen: bool,
 }
 
 struct World {
@@ -65,19 +55,19 @@ struct World {
     /// What each node gave.
     given: BTreeMap<NodeName, BTreeMap<u128, CpuSet>>,
     objects: BTreeMap<NodeName, (Version, Plain)>,
-    claims: BTreeMap<NodeName, (Version, Vec<Claim>)>,
-    /// Events of pods, objects and claim objects; how far the writer has read each.
-    logs: [Vec<Event>; 3],
-    read: [usize; 3],
+    /// Events of pods and objects; how far the writer has read each.
+    logs: [Vec<Event>; 2],
+    read: [usize; 2],
     /// Where the writer began to read.
-    from: [usize; 3],
+    from: [usize; 2],
     writer: Reservations<Lowest>,
-    /// Writers so far. Each has a process number of its own, also if nothing changed in the API server between two of them.
-    writers: u64,
-    tasks: Vec<Task>,
+    /// Binds of the writer whose outcome it does not know.
+    tasks: Vec<Ticket>,
     posts: Vec<Post>,
     pods_made: u128,
     binds: usize,
+    /// Nodes that a frozen writer's binding came to.
+    frozen_on: BTreeSet<NodeName>,
 }
 
 impl World {
@@ -88,19 +78,18 @@ impl World {
             pods: BTreeMap::new(),
             given: NODES.iter().map(|name| (node(name), BTreeMap::new())).collect(),
             objects: BTreeMap::new(),
-            claims: BTreeMap::new(),
             logs: Default::default(),
-            read: [0; 3],
-            from: [0; 3],
-            writer: Reservations::new(Lowest::default(), 0),
-            writers: 0,
+            read: [0; 2],
+            from: [0; 2],
+            writer: Reservations::new(Lowest::default()),
             tasks: Vec::new(),
             posts: Vec::new(),
             pods_made: 0,
             binds: 0,
+            frozen_on: Default::default(),
         };
         NODES.iter().for_each(|name| world.publish(&node(name)));
-        world.take_over();
+        world.take_over(None);
         world
     }
 
@@ -147,6 +136,7 @@ impl World {
             told: None,
             rewritten: false,
             mirror_of,
+            by_frozen: false,
             ending: false,
             failed: false,
             admitted: false,
@@ -169,27 +159,27 @@ impl World {
             ),
             Event::PodGone(uid) => writer.pod_gone(super::uid(*uid), Some("refused"), now),
             Event::Object(on, version, object) => writer.object_changed(on, *version, object.clone(), now),
-            Event::Claims(on, version, claims) => {
-                writer.claims_changed(on, *version, claims, now);
-            }
         }
     }
 
-    /// The next writer reads everything; the former one's binds go on where they were, whenever it wakes up.
-    fn take_over(&mut self) {
+    /// The next writer reads everything, when the bindings of the former one have arrived or never will. `frozen`: by choice, some come later.
+    fn take_over(&mut self, frozen: Option<usize>) {
+        for (place, mut post) in std::mem::take(&mut self.posts).into_iter().enumerate() {
+            post.is_frozen |= frozen.is_some_and(|choice| !(choice + place).is_multiple_of(3));
+            if post.is_frozen {
+                self.posts.push(post);
+            } else if place.is_multiple_of(2) {
+                self.land(post);
+            }
+        }
+        self.tasks.clear();
         self.writer = self.fresh();
-        self.read = [0, 1, 2].map(|log: usize| self.logs[log].len());
+        self.read = [0, 1].map(|log: usize| self.logs[log].len());
         self.from = self.read;
-        self.tasks.iter_mut().for_each(|task| task.awake = false);
     }
 
-    fn fresh(&mut self) -> Reservations<Lowest> {
-        self.writers += 1;
-        let mut writer = Reservations::new(Lowest::default(), self.writers);
-        let claims = self
-            .claims
-            .iter()
-            .map(|(on, (version, all))| Event::Claims(on.clone(), *version, all.clone()));
+    fn fresh(&self) -> Reservations<Lowest> {
+        let mut writer = Reservations::new(Lowest::default());
         let pods = self
             .pods
             .iter()
@@ -199,7 +189,7 @@ impl World {
             .objects
             .iter()
             .map(|(on, (version, all))| Event::Object(on.clone(), *version, all.clone()));
-        for event in claims.chain(pods).chain(objects) {
+        for event in pods.chain(objects) {
             Self::hear(&mut writer, &event, self.now);
         }
         let listed = self
@@ -238,88 +228,42 @@ impl World {
         let truth = &self.pods[uid];
         let version = [truth.made, truth.version][choice % 2];
         let on = node(NODES[choice / 3 % 2]);
-        if let Ok(begun) = self
+        if let Ok(ticket) = self
             .writer
             .start_bind(asked(*uid, version, truth.request), &on, self.now)
         {
-            self.tasks.push(Task {
-                ticket: begun.ticket,
-                cpus: begun.cpus,
-                rewrite: None,
-                written: false,
-                awake: true,
-            });
+            self.tasks.push(ticket);
         }
     }
 
-    /// One step of a bind; how it fares after the last one is by choice.
+    /// The writer sends a binding, again if its answer was lost before; how it fares is by choice.
     fn step(&mut self, choice: usize) {
         if self.tasks.is_empty() {
             return;
         }
-        let mut task = self.tasks.swap_remove(choice % self.tasks.len());
-        let on = task.ticket.node.clone();
-        if task.written {
-            self.post(task, choice / 7);
+        let ticket = self.tasks.swap_remove(choice % self.tasks.len());
+        if !self.writer.is_open(&ticket) {
             return;
         }
-        let Some(rewrite) = task.rewrite.take() else {
-            // A writer that wakes up is no leader any more, and composes nothing.
-            if !task.awake {
-                return;
-            }
-            match self.writer.rewrite(&task.ticket) {
-                Some(rewrite) => self.tasks.push(Task {
-                    rewrite: Some(rewrite),
-                    ..task
-                }),
-                None => self.writer.bind_failed(&task.ticket),
-            }
-            return;
-        };
-        let current = self.claims.get(&on).map(|(version, _)| *version);
-        if current != rewrite.base {
-            if task.awake {
-                let (version, claims) = self.claims[&on].clone();
-                self.writer.claims_changed(&on, version, &claims, self.now);
-                self.writer.bind_failed(&task.ticket);
-            }
-            return;
-        }
-        let version = self.tick();
-        self.claims.insert(on.clone(), (version, rewrite.claims.clone()));
-        self.logs[2].push(Event::Claims(on.clone(), version, rewrite.claims));
-        if task.awake {
-            self.writer.claims_written(&on, version);
-        }
-        self.tasks.push(Task { written: true, ..task });
-    }
-
-    fn post(&mut self, task: Task, choice: usize) {
         let post = Post {
-            pod: number(task.ticket.pod),
-            node: task.ticket.node.clone(),
-            version: task.ticket.version,
-            cpus: task.cpus,
+            ticket: ticket.clone(),
+            is_frozen: false,
         };
-        match choice % 3 {
+        match choice / 7 % 3 {
+            0 if self.land(post.clone()) => self.writer.bind_succeeded(&ticket, self.now),
             0 => {
-                let bound = self.land(post);
-                if task.awake && bound {
-                    self.writer.bind_succeeded(&task.ticket, self.now);
-                } else if task.awake {
-                    // A binding of an earlier attempt may have been late, so the pod is read.
-                    self.read_pod(number(task.ticket.pod));
-                    self.writer.bind_failed(&task.ticket);
-                }
+                // An earlier binding may have been late, so the pod is read.
+                self.read_pod(number(ticket.pod));
+                self.writer.bind_failed(&ticket);
             }
             1 => {
                 self.land(post);
+                self.tasks.push(ticket);
             }
-            _ => self.posts.push(post),
-        }
-        if task.awake && !choice.is_multiple_of(3) {
-            self.writer.bind_undecided(&task.ticket, self.now);
+            _ => {
+                self.posts.push(post);
+                self.tasks.push(ticket);
+            }
         }
     }
 
@@ -333,29 +277,32 @@ impl World {
 
     /// The API server's rule: the version that is demanded, and not bound.
     fn land(&mut self, post: Post) -> bool {
-        let Some(pod) = self.pods.get_mut(&post.pod) else {
+        let (uid, ticket) = (number(post.ticket.pod), post.ticket);
+        let Some(pod) = self.pods.get_mut(&uid) else {
             return false;
         };
-        if pod.version != post.version || pod.node.is_some() || pod.ending {
+        if pod.version != ticket.version || pod.node.is_some() || pod.ending {
             return false;
         }
-        (pod.node, pod.cpus) = (Some(post.node.clone()), post.cpus.clone());
-        (pod.told, pod.rewritten) = (post.cpus.clone(), false);
-        self.changed(post.pod);
+        (pod.node, pod.cpus) = (Some(ticket.node.clone()), ticket.cpus.clone());
+        (pod.told, pod.rewritten, pod.by_frozen) = (ticket.cpus.clone(), false, post.is_frozen);
+        self.changed(uid);
+        if post.is_frozen {
+            self.frozen_on.insert(ticket.node);
+            return true;
+        }
         self.binds += 1;
-        let own = post.cpus.unwrap_or_default();
+        let own = ticket.cpus.unwrap_or_default();
         let others = self.pods.iter().filter(|(uid, pod)| {
             // Of a pod that its author rewrote a later writer knows nothing else.
-            let is_honest = !pod.failed && !pod.foreign && !pod.rewritten;
-            **uid != post.pod && is_honest && pod.node.as_ref() == Some(&post.node)
+            let is_honest = !pod.failed && !pod.foreign && !pod.rewritten && !pod.by_frozen;
+            number(ticket.pod) != **uid && is_honest && pod.node.as_ref() == Some(&ticket.node)
         });
-        for (uid, other) in others {
-            let theirs = other.told.clone().unwrap_or_default();
+        for (other, truth) in others {
+            let (theirs, on) = (truth.told.clone().unwrap_or_default(), &ticket.node);
             assert!(
                 own.is_disjoint(&theirs),
-                "pod {} has {own}, pod {uid} {theirs} on {}",
-                post.pod,
-                post.node
+                "pod {uid} has {own}, pod {other} {theirs} on {on}"
             );
         }
         true
@@ -384,18 +331,21 @@ impl World {
                 given.insert(*uid, cpus);
             }
             None => {
-                let others = self
-                    .pods
-                    .values()
-                    .any(|other| (other.foreign || other.rewritten) && other.node.as_ref() == Some(&on));
-                assert!(others, "pod {uid} was refused on {on} without other schedulers");
+                let others = self.pods.values().any(|other| {
+                    (other.foreign || other.rewritten || other.by_frozen) && other.node.as_ref() == Some(&on)
+                });
+                let frozen = self.frozen_on.contains(&on);
+                assert!(
+                    others || frozen,
+                    "pod {uid} was refused on {on} without other schedulers"
+                );
                 self.pods.get_mut(uid).unwrap().failed = true;
                 self.changed(*uid);
             }
         }
     }
 
-    fn act(&mut self, action: u8, choice: usize, foreign: bool, hostile: bool) {
+    fn act(&mut self, action: u8, choice: usize, [foreign, hostile, frozen]: [bool; 3]) {
         self.now += Duration::from_millis(700);
         self.writer.advance(self.now);
         let on = node(NODES[choice % 2]);
@@ -408,7 +358,7 @@ impl World {
                 let post = self.posts.swap_remove(choice % self.posts.len());
                 self.land(post);
             }
-            131..=180 => self.read_on(choice % 3, choice.is_multiple_of(5)),
+            131..=180 => self.read_on(choice % 2, choice.is_multiple_of(5)),
             181..=200 => self.admit(choice),
             201..=215 => self.publish(&on),
             216..=225 => {
@@ -419,7 +369,8 @@ impl World {
             }
             226..=236 => self.delete(choice),
             237..=239 if foreign => self.make(choice % 3 + 1, Some(on), None),
-            240..=241 => self.take_over(),
+            240 => self.take_over(None),
+            241 => self.take_over(frozen.then_some(choice)),
             243 if hostile => self.rewrite(choice),
             244 if hostile => {
                 let of = pick(&any, choice / 2).copied();
@@ -436,9 +387,8 @@ impl World {
                     self.changed(*uid);
                 }
             }
-            246..=250 => self.fence(),
             // A container restarts: its node forgets it for a while.
-            251..=255 => {
+            246..=255 => {
                 let given = self.given.get_mut(&on).unwrap();
                 let pods: Vec<u128> = given.keys().copied().filter(|uid| !self.pods[uid].foreign).collect();
                 if let Some(uid) = pick(&pods, choice) {
@@ -475,21 +425,8 @@ impl World {
         }
     }
 
-    /// What is not decided is read, and after a while changed.
-    fn fence(&mut self) {
-        for (uid, _) in self.writer.undecided() {
-            self.read_pod(number(uid));
-        }
-        for (uid, _) in self.writer.to_fence(self.now) {
-            match self.pods.get(&number(uid)) {
-                Some(pod) if pod.node.is_none() => self.changed(number(uid)),
-                _ => {}
-            }
-        }
-    }
-
     fn read_all(&mut self) {
-        for log in 0..3 {
+        for log in 0..2 {
             while self.read[log] < self.logs[log].len() {
                 self.read_on(log, false);
             }
@@ -498,15 +435,13 @@ impl World {
 
     /// Everything under way comes to its end.
     fn settle(&mut self) {
-        while !self.tasks.is_empty() {
-            self.step(0);
-        }
         while let Some(post) = self.posts.pop() {
             self.land(post);
         }
         self.read_all();
-        self.now += FENCE_TIMEOUT;
-        self.fence();
+        while !self.tasks.is_empty() {
+            self.step(0);
+        }
         self.read_all();
         self.now += SETTLE_TIMEOUT;
         self.writer.advance(self.now);
