@@ -17,7 +17,7 @@ pub mod reasons;
 mod rows;
 mod selector;
 #[cfg(test)]
-mod testing;
+mod tests;
 pub mod verdict;
 pub mod vms;
 pub mod why;

@@ -222,7 +222,7 @@ mod tests {
         let both = nodes
             .iter()
             .flat_map(|node| [(node.as_str(), &taint), (node.as_str(), &rejection)]);
-        let text = table_of(&groups(both), "NODES", crate::testing::terminal(80));
+        let text = table_of(&groups(both), "NODES", crate::tests::terminal(80));
         assert!(text.contains("node.kubernetes.io/unreachable:NoSchedule "), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }

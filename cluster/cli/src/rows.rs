@@ -108,34 +108,3 @@ pub(crate) fn short_names(mut names: Vec<(Option<&mut String>, &mut String)>) ->
         )
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rows(count: u64, style: TextStyle) -> (Vec<String>, bool) {
-        let all = (0..count).map(|number| (format!("w-{number:02}.dc1.example"), number % 2));
-        let rows = NodeRows::of(all.collect(), style, |row| &mut row.0, |row| row.1, |_, _| ());
-        (rows.rows.into_iter().map(|row| row.0).collect(), rows.is_folded)
-    }
-
-    #[test]
-    fn many_equal_rows_are_one_on_a_terminal_alone() {
-        let terminal = TextStyle {
-            width: Some(80),
-            ..TextStyle::from(true)
-        };
-        let names = ["w-00 +14", "w-01 +14"].map(str::to_owned).to_vec();
-        assert_eq!(rows(30, terminal), (names, true));
-        let wide = TextStyle { wide: true, ..terminal };
-        let (names, is_folded) = rows(30, wide);
-        assert_eq!((names.len(), names[29].as_str(), is_folded), (30, "w-29", false));
-        let (names, is_folded) = rows(30, TextStyle::from(true));
-        assert_eq!(
-            (names.len(), names[29].as_str(), is_folded),
-            (30, "w-29.dc1.example", false)
-        );
-        // A screen has room for each of a few.
-        assert_eq!(rows(20, terminal).0.len(), 20);
-    }
-}

@@ -7,6 +7,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::core::v1::PodCondition;
 use serde::Serialize;
 use stelia_cpus::text::{excerpt, named};
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, table};
@@ -14,7 +15,7 @@ use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, table};
 use crate::cluster::{Cluster, Member};
 use crate::health::NodeHealth;
 use crate::nodes::age;
-use crate::objects::{IsolationCondition, PodKey, PodObject, Problem};
+use crate::objects::{PodKey, PodObject, Problem, microseconds};
 use crate::prose;
 use crate::reasons::NO_NODE;
 pub(crate) use filter::{LAUNCHER, vm_of};
@@ -42,12 +43,12 @@ named! {
 
 impl VmState {
     /// `docs/cluster/publish.md`, "Conditions and events", has the reasons.
-    fn of(isolation: Option<&IsolationCondition>, is_bound: bool) -> Self {
+    fn of(isolation: Option<&PodCondition>, is_bound: bool) -> Self {
         match isolation {
             None if is_bound => Self::Unknown,
             None => Self::Pending,
-            Some(condition) if condition.isolated => Self::Isolated,
-            Some(condition) => match condition.reason.as_str() {
+            Some(condition) if condition.status == "True" => Self::Isolated,
+            Some(condition) => match condition.reason.as_deref().unwrap_or_default() {
                 "Pinned" => Self::Pinned,
                 "Releasing" => Self::Releasing,
                 "Waiting" | "WaitingTooLong" | "Shared" => Self::Waiting,
@@ -137,7 +138,7 @@ pub struct Vms {
 /// How many VMs are in a state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StateCount {
-    pub state: &'static str,
+    pub state: VmState,
     pub vms: u64,
 }
 
@@ -180,15 +181,18 @@ impl Vm {
         key: PodKey,
         uid: &str,
         node: Option<&str>,
-        condition: Option<&IsolationCondition>,
+        condition: Option<&PodCondition>,
         old: Option<&'static str>,
         now_us: u64,
     ) -> Self {
         let (pod_namespace, pod_name) = key;
-        let text = |text: &String| (!text.is_empty()).then(|| excerpt::cause(text));
-        let since_us = condition.and_then(|condition| condition.since_us);
+        let text = |of: fn(&PodCondition) -> &Option<String>| {
+            let text = condition.and_then(|condition| of(condition).as_deref());
+            text.filter(|text| !text.is_empty()).map(|text| excerpt::cause(&text))
+        };
+        let since_us = condition.and_then(|condition| microseconds(condition.last_transition_time.as_ref()?));
         let is_new = since_us.is_some_and(|since| now_us.saturating_sub(since) <= MAX_START_TIME_US);
-        let is_waiting = condition.is_some_and(|condition| condition.reason == "Waiting");
+        let is_waiting = condition.is_some_and(|condition| condition.reason.as_deref() == Some("Waiting"));
         Self {
             pod_namespace,
             pod_name,
@@ -200,8 +204,8 @@ impl Vm {
             node: node.map(str::to_owned),
             state: VmState::of(condition, node.is_some()),
             is_starting: is_new && is_waiting,
-            reason: condition.and_then(|condition| text(&condition.reason)),
-            message: condition.and_then(|condition| text(&condition.message)),
+            reason: text(|condition| &condition.reason),
+            message: text(|condition| &condition.message),
             since_us,
             age: since_us.map(|since| age(now_us.saturating_sub(since))),
         }
@@ -230,7 +234,7 @@ fn all(cluster: &Cluster, on_all: bool, now_us: u64) -> Vec<Vm> {
         let member = pod.node().and_then(|node| members.get(node));
         (on_all || member.is_some()).then(|| {
             let old = member.and_then(|member| outdated(member));
-            Vm::of(key.clone(), &pod.uid, pod.node(), pod.isolation.as_ref(), old, now_us)
+            Vm::of(key.clone(), &pod.uid, pod.node(), pod.isolation.as_deref(), old, now_us)
         })
     });
     let of_objects = cluster.members.iter().flat_map(|member| {
@@ -266,10 +270,7 @@ impl Vms {
             *states.entry(vm.state).or_default() += 1;
         }
         sort(&mut vms, order);
-        let states = states.into_iter().map(|(state, vms)| StateCount {
-            state: state.name(),
-            vms,
-        });
+        let states = states.into_iter().map(|(state, vms)| StateCount { state, vms });
         Self {
             vms,
             states: states.collect(),
@@ -342,29 +343,19 @@ impl Render for Vms {
             return table;
         }
         let nodes: BTreeSet<&str> = self.vms.iter().filter_map(|vm| vm.node.as_deref()).collect();
-        let states: Vec<String> = self
-            .states
-            .iter()
-            .map(|count| {
-                let is_silent = |vm: &&Vm| vm.is_old && vm.state.name() == count.state;
-                let silent = match VmState::parse(count.state) {
-                    Some(VmState::Isolated) => self.vms.iter().filter(is_silent).count(),
-                    _ => 0,
-                };
-                match silent {
-                    0 => format!("{} {}", count.vms, count.state),
-                    silent => format!(
-                        "{} {}, {silent} of them on nodes that do not answer",
-                        count.vms, count.state
-                    ),
-                }
-            })
-            .collect();
+        let states = self.states.iter().map(|StateCount { state, vms }| {
+            let is_silent = |vm: &&Vm| vm.is_old && vm.state == VmState::Isolated && *state == VmState::Isolated;
+            match self.vms.iter().filter(is_silent).count() {
+                0 => format!("{vms} {state}"),
+                silent => format!("{vms} {state}, {silent} of them on nodes that do not answer"),
+            }
+        });
+        let states: Vec<String> = states.collect();
         let vms = counted(self.vms.len() as u64, "VM");
         let nodes = counted(nodes.len() as u64, "node");
         let totals = prose(&format!("{vms} on {nodes}: {}.", states.join(", ")), style);
         let mut notes = Vec::new();
-        if self.states.iter().any(|count| count.state == VmState::Unknown.name()) {
+        if self.states.iter().any(|count| count.state == VmState::Unknown) {
             notes.push(
                 "unknown: the pod has exclusive CPUs or requests a VM, and has no condition stelia.io/isolated, which stelia-publish --pod-conditions=all writes."
                     .to_owned(),

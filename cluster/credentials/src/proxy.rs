@@ -131,45 +131,36 @@ impl Environment {
     }
 }
 
-/// Whether a server is reached without a proxy: this host always is.
+/// Whether a server is reached without a proxy: this host always is, and what an entry of NO_PROXY names, which is `*`, an address or a network,
+/// or a name, which is that of a domain too. All but a network may have a port, and `.corp` and `*.corp` do not select `corp` itself.
 fn is_excepted(no_proxy: &str, host: &str, port: u16) -> bool {
-    let host = host.to_ascii_lowercase();
-    let ip = host.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
-    if host == "localhost" || ip.is_some_and(|ip| ip.is_loopback()) {
+    let host = canonical(host);
+    if host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback()) {
         return true;
     }
-    let entries = no_proxy.split(',').map(str::trim).filter(|entry| !entry.is_empty());
-    entries
-        .map(str::to_ascii_lowercase)
-        .any(|entry| fits(&entry, &host, ip, port))
+    let selects = |entry: &str| {
+        let (name, only) = split_port(entry);
+        let below = name.trim_start_matches('*').strip_prefix('.');
+        let is_itself = below.is_some_and(|domain| domain.eq_ignore_ascii_case(&host));
+        let is_other_port = only.is_some_and(|only| only != port.to_string());
+        (!is_itself && !is_other_port).then(|| canonical(below.unwrap_or(name)))
+    };
+    let names: Vec<String> = no_proxy.split(',').map(str::trim).filter_map(selects).collect();
+    let authority = if host.contains(':') { format!("[{host}]") } else { host };
+    let server = Uri::builder()
+        .scheme("http")
+        .authority(authority)
+        .path_and_query("/")
+        .build();
+    let matcher = Matcher::builder().all("http://proxy").no(names.join(",")).build();
+    names.iter().any(|name| name == "*") || server.is_ok_and(|server| matcher.intercept(&server).is_none())
 }
 
-/// Whether an entry of NO_PROXY names the server: `*`, an address or a network, or a name, which is that of a domain too. All but a network may
-/// have a port.
-fn fits(entry: &str, host: &str, ip: Option<IpAddr>, port: u16) -> bool {
-    if entry == "*" {
-        return true;
-    }
-    if let Some((network, bits)) = entry.split_once('/')
-        && let (Ok(network), Ok(bits)) = (network.parse::<IpAddr>(), bits.parse::<u32>())
-    {
-        return ip.is_some_and(|ip| is_in(network, bits, ip));
-    }
-    let (name, only) = split_port(entry);
-    if only.is_some_and(|only| only != port.to_string()) {
-        return false;
-    }
-    if let Ok(address) = name.parse::<IpAddr>() {
-        return ip == Some(address.to_canonical());
-    }
-    let domain = name
-        .strip_prefix('*')
-        .filter(|rest| rest.starts_with('.'))
-        .unwrap_or(name);
-    match domain.strip_prefix('.') {
-        // `.corp` does not select `corp` itself.
-        Some(_) => host.ends_with(domain),
-        None => !domain.is_empty() && (host == domain || host.ends_with(&format!(".{domain}"))),
+/// A name in small letters, or an address as every other spelling of it is written.
+fn canonical(name: &str) -> String {
+    match name.parse::<IpAddr>() {
+        Ok(ip) => ip.to_canonical().to_string(),
+        Err(_) => name.to_ascii_lowercase(),
     }
 }
 
@@ -182,20 +173,6 @@ fn split_port(entry: &str) -> (&str, Option<&str>) {
         Some((name, port)) if !port.contains(':') => (name, Some(port).filter(|port| !port.is_empty())),
         // An IPv6 address.
         _ => (entry, None),
-    }
-}
-
-/// Whether an address is in a network.
-fn is_in(network: IpAddr, bits: u32, ip: IpAddr) -> bool {
-    let shifted = |address: u128, width: u32| address.checked_shr(width.saturating_sub(bits)).unwrap_or_default();
-    match (network, ip) {
-        (IpAddr::V4(network), IpAddr::V4(ip)) if bits <= 32 => {
-            shifted(network.to_bits().into(), 32) == shifted(ip.to_bits().into(), 32)
-        }
-        (IpAddr::V6(network), IpAddr::V6(ip)) if bits <= 128 => {
-            shifted(network.to_bits(), 128) == shifted(ip.to_bits(), 128)
-        }
-        _ => false,
     }
 }
 

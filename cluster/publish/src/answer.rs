@@ -53,6 +53,16 @@ pub enum FailureKind {
     Failed,
 }
 
+impl FailureKind {
+    /// Whether somebody has to change something first: rights, a CRD, a second writer.
+    pub(crate) fn lasts(&self) -> bool {
+        matches!(
+            self,
+            Self::Forbidden | Self::Ending | Self::Missing | Self::Conflict(_) | Self::Refused
+        )
+    }
+}
+
 /// Limit of the text of an answer that is quoted, in bytes.
 const MAX_TEXT_BYTES: usize = 500;
 

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use stelia_cpus::rate::Backoff;
 
+use crate::answer::ApiFailure;
+
 /// The pauses of what is tried again soon.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5 * 60));
 /// The pause after an error that somebody has to fix first: rights, a CRD, a second writer.
@@ -39,16 +41,6 @@ impl Random {
     }
 }
 
-/// How long the pause after a failure is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pause {
-    /// A random part of what [`BACKOFF`] gives ("full jitter"): clients that failed together do not come back together.
-    Growing,
-    /// [`LONG_PAUSE`], a tenth more or less. A tenth of that the first time: an API server that has just started may refuse for a moment,
-    /// or not know of the CRD yet.
-    Long,
-}
-
 /// When something that failed may be tried again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RetryPause {
@@ -61,13 +53,31 @@ impl RetryPause {
         self.until
     }
 
-    /// It failed. `retry_after` is what the server asked for: at least that long.
-    pub(crate) fn failed(&mut self, now: Duration, pause: Pause, retry_after: Option<Duration>, random: &mut Random) {
-        let pause = match pause {
-            Pause::Long if self.failures == 0 => random.around(LONG_PAUSE / 10),
-            Pause::Long => random.around(LONG_PAUSE),
-            Pause::Growing => random.below(BACKOFF.pause(self.failures)).max(MIN_PAUSE),
+    /// It failed: a random part of what [`BACKOFF`] gives ("full jitter"), because clients that failed together must not come back together.
+    /// `retry_after` is what the server asked for: at least that long.
+    pub(crate) fn failed_for_now(&mut self, now: Duration, retry_after: Option<Duration>, random: &mut Random) {
+        self.pause(
+            now,
+            random.below(BACKOFF.pause(self.failures)).max(MIN_PAUSE),
+            retry_after,
+        );
+    }
+
+    /// It failed, and if somebody has to change something first, [`LONG_PAUSE`], a tenth more or less. A tenth of that the first time: an
+    /// API server that has just started may refuse for a moment, or not know of the CRD yet.
+    pub(crate) fn failed(&mut self, now: Duration, failure: &ApiFailure, random: &mut Random) {
+        if !failure.kind.lasts() {
+            return self.failed_for_now(now, failure.retry_after, random);
+        }
+        let pause = if self.failures == 0 {
+            LONG_PAUSE / 10
+        } else {
+            LONG_PAUSE
         };
+        self.pause(now, random.around(pause), failure.retry_after);
+    }
+
+    fn pause(&mut self, now: Duration, pause: Duration, retry_after: Option<Duration>) {
         self.failures = self.failures.saturating_add(1);
         self.until = now + retry_after.unwrap_or_default() + pause;
     }

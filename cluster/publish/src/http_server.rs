@@ -1,6 +1,5 @@
 //! `/metrics`, `/healthz` and `/readyz` over HTTP, for probes and Prometheus.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
@@ -19,14 +18,6 @@ const METRICS: &str = "/metrics";
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause after accept(2) failed: exhausted descriptors become free again.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_secs(1);
-
-/// The listening socket.
-///
-/// # Errors
-/// The address cannot be bound.
-pub async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    TcpListener::bind(address).await
-}
 
 /// Answers for ever, one connection after the other.
 pub async fn serve(listener: TcpListener, status: watch::Receiver<Status>) {
@@ -82,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    async fn get(address: SocketAddr, path: &str) -> String {
+    async fn get(address: std::net::SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -94,7 +85,7 @@ mod tests {
     #[tokio::test]
     async fn probes_and_metrics_are_answered() {
         let sender = watch::Sender::new(Status::default());
-        let listener = listen(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = tokio::spawn(serve(listener, sender.subscribe()));
         assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"));

@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use sd_notify::NotifyState;
 use stelia_credentials::{self as credentials, Files};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -168,7 +169,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     let listener = match arguments.metrics {
         Some(address) => Some(
-            http_server::listen(address)
+            TcpListener::bind(address)
                 .await
                 .with_context(|| format!("listen on {address}"))?,
         ),

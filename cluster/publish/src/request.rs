@@ -1,4 +1,4 @@
-//! Requests as HTTP has them. Nothing here is sent.
+//! Requests as HTTP has them. Nothing here is sent. Server-side apply is never forced.
 
 use kube::core::Request as Builder;
 use kube::core::params::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
@@ -25,18 +25,6 @@ fn objects(version: &str) -> Builder {
     Builder::new(format!("/apis/{GROUP}/{version}/noderesourcetopologies"))
 }
 
-/// Server-side apply, not forced.
-fn merge(manager: &str) -> PatchParams {
-    PatchParams {
-        field_manager: Some(manager.to_owned()),
-        ..PatchParams::default()
-    }
-}
-
-fn apply(manager: &str) -> PatchParams {
-    PatchParams::apply(manager)
-}
-
 pub(crate) fn node_metadata(name: &str) -> Result<PublisherRequest, Error> {
     nodes().get_metadata(name, &GetParams::default())
 }
@@ -46,11 +34,11 @@ pub(crate) fn node(name: &str) -> Result<PublisherRequest, Error> {
 }
 
 pub(crate) fn apply_node(manager: &str, name: &str, body: &Value) -> Result<PublisherRequest, Error> {
-    nodes().patch(name, &apply(manager), &Patch::Apply(body))
+    nodes().patch(name, &PatchParams::apply(manager), &Patch::Apply(body))
 }
 
 pub(crate) fn merge_node(manager: &str, name: &str, body: &Value) -> Result<PublisherRequest, Error> {
-    nodes().patch(name, &merge(manager), &Patch::Merge(body))
+    nodes().patch(name, &PatchParams::apply(manager), &Patch::Merge(body))
 }
 
 pub(crate) fn object(version: &str, name: &str) -> Result<PublisherRequest, Error> {
@@ -58,7 +46,7 @@ pub(crate) fn object(version: &str, name: &str) -> Result<PublisherRequest, Erro
 }
 
 pub(crate) fn apply_object(manager: &str, version: &str, name: &str, body: &Value) -> Result<PublisherRequest, Error> {
-    objects(version).patch(name, &apply(manager), &Patch::Apply(body))
+    objects(version).patch(name, &PatchParams::apply(manager), &Patch::Apply(body))
 }
 
 /// Only the object with this UID.
@@ -80,7 +68,7 @@ pub(crate) fn apply_pod_status(
     name: &str,
     body: &Value,
 ) -> Result<PublisherRequest, Error> {
-    pods(namespace).patch_subresource("status", name, &apply(manager), &Patch::Apply(body))
+    pods(namespace).patch_subresource("status", name, &PatchParams::apply(manager), &Patch::Apply(body))
 }
 
 pub(crate) fn create_event(manager: &str, namespace: &str, body: &Value) -> Result<PublisherRequest, Error> {
@@ -92,5 +80,5 @@ pub(crate) fn create_event(manager: &str, namespace: &str, body: &Value) -> Resu
 }
 
 pub(crate) fn merge_event(manager: &str, namespace: &str, name: &str, body: &Value) -> Result<PublisherRequest, Error> {
-    events(namespace).patch(name, &merge(manager), &Patch::Merge(body))
+    events(namespace).patch(name, &PatchParams::apply(manager), &Patch::Merge(body))
 }

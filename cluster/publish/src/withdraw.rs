@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use http::StatusCode;
 use kube::Client;
-use serde::Deserialize;
+use serde_json::Value;
 use stelia_api::publication::Publication;
 
 use crate::answer::{ApiFailure, FailureKind};
-use crate::backoff::{Pause, Random, RetryPause};
+use crate::backoff::{Random, RetryPause};
 use crate::decide::content;
 use crate::decide::taint::{self, NodeView};
 use crate::options::{PodConditions, PublishOptions};
@@ -37,19 +37,6 @@ impl Withdrawn {
             Err(failure) => self.left.push(format!("{what}: {}", failure.text)),
         }
     }
-}
-
-/// The fields of the object that are read.
-#[derive(Deserialize)]
-struct Object {
-    metadata: ObjectMetadata,
-}
-
-#[derive(Deserialize)]
-struct ObjectMetadata {
-    uid: String,
-    #[serde(default)]
-    labels: std::collections::BTreeMap<String, String>,
 }
 
 struct Withdrawal<'a> {
@@ -110,7 +97,7 @@ impl Withdrawal<'_> {
                 return Err(failure);
             }
             let now = self.started.elapsed();
-            rest.failed(now, Pause::Growing, failure.retry_after, &mut self.random);
+            rest.failed_for_now(now, failure.retry_after, &mut self.random);
             tokio::time::sleep_until(self.started + rest.until()).await;
         }
     }
@@ -183,13 +170,14 @@ impl Withdrawal<'_> {
                 Err(failure) if failure.kind == FailureKind::Missing => continue,
                 Err(failure) => return Err(failure),
             };
-            let Ok(Object { metadata }) = serde_json::from_slice(&body) else {
+            let object: Value = serde_json::from_slice(&body).unwrap_or_default();
+            let Some(uid) = object["metadata"]["uid"].as_str() else {
                 continue;
             };
-            if metadata.labels.get("app.kubernetes.io/managed-by").map(String::as_str) != Some("steliad") {
+            if object["metadata"]["labels"]["app.kubernetes.io/managed-by"] != "steliad" {
                 return Ok(false);
             }
-            let request = request::delete_object(version, &self.options.node, &metadata.uid);
+            let request = request::delete_object(version, &self.options.node, uid);
             return self.ask(request).await.map(|_| true).or_else(gone);
         }
         Ok(false)

@@ -1,4 +1,3 @@
-use k8s_openapi::api::core::v1::NodeSelector;
 use serde_json::{Value, json};
 use stelia_koordinator::allocator::AllocationRequest;
 
@@ -39,124 +38,101 @@ fn told(pod_request: &PodRequest, node: &NodeObject) -> Vec<String> {
 #[test]
 fn taints_are_tolerated_as_kubernetes_does_it() {
     let tainted = |effect: &str| node(json!({ "taints": [{ "key": "dedicated", "value": "db", "effect": effect }] }));
-    for (tolerations, tolerated) in [
-        (json!([]), false),
-        (json!([{ "operator": "Exists" }]), true),
-        (json!([{ "key": "dedicated", "operator": "Exists" }]), true),
-        (json!([{ "key": "dedicated", "value": "db" }]), true),
+    let cordoned = || node(json!({ "cordoned": true }));
+    let (schedule, execute) = (
+        "taint dedicated=db:NoSchedule is not tolerated",
+        "taint dedicated=db:NoExecute is not tolerated",
+    );
+    let unschedulable = "taint node.kubernetes.io/unschedulable:NoSchedule is not tolerated";
+    let exists = json!([{ "operator": "Exists" }]);
+    for (tolerations, node, expected) in [
+        (json!([]), tainted("NoSchedule"), schedule),
+        (json!([]), tainted("NoExecute"), execute),
+        (json!([]), tainted("PreferNoSchedule"), ""),
+        (json!([]), cordoned(), unschedulable),
+        (exists.clone(), cordoned(), ""),
+        (exists, tainted("NoSchedule"), ""),
         (
-            json!([{ "key": "dedicated", "operator": "Equal", "value": "web" }]),
-            false,
+            json!([{ "key": "dedicated", "operator": "Exists" }]),
+            tainted("NoSchedule"),
+            "",
+        ),
+        (
+            json!([{ "key": "dedicated", "value": "db" }]),
+            tainted("NoSchedule"),
+            "",
+        ),
+        (
+            json!([{ "key": "dedicated", "value": "web" }]),
+            tainted("NoSchedule"),
+            schedule,
         ),
         (
             json!([{ "key": "dedicated", "value": "db", "effect": "NoExecute" }]),
-            false,
+            tainted("NoSchedule"),
+            schedule,
         ),
         (
             json!([{ "key": "dedicated", "value": "db", "effect": "NoSchedule" }]),
-            true,
+            tainted("NoSchedule"),
+            "",
         ),
-        (json!([{ "operator": "Equal", "value": "db" }]), false),
-        (json!([{ "key": "dedicated", "operator": "Gt", "value": "1" }]), false),
+        (
+            json!([{ "operator": "Equal", "value": "db" }]),
+            tainted("NoSchedule"),
+            schedule,
+        ),
+        (
+            json!([{ "key": "dedicated", "operator": "Gt", "value": "1" }]),
+            tainted("NoSchedule"),
+            schedule,
+        ),
     ] {
         let pod_request = pod_request(json!({ "tolerations": tolerations }));
-        assert_eq!(
-            told(&pod_request, &tainted("NoSchedule")).is_empty(),
-            tolerated,
-            "{tolerations}"
-        );
+        assert_eq!(told(&pod_request, &node).concat(), expected, "{tolerations}");
     }
-    assert_eq!(told(&pod_request(json!({})), &tainted("PreferNoSchedule")), [""; 0]);
-    assert_eq!(
-        told(&pod_request(json!({})), &tainted("NoExecute")),
-        ["taint dedicated=db:NoExecute is not tolerated"]
-    );
-    let cordoned = node(json!({ "cordoned": true }));
-    assert_eq!(
-        told(&pod_request(json!({})), &cordoned),
-        ["taint node.kubernetes.io/unschedulable:NoSchedule is not tolerated"]
-    );
-    assert_eq!(
-        told(
-            &pod_request(json!({ "tolerations": [{ "operator": "Exists" }] })),
-            &cordoned
-        ),
-        [""; 0]
-    );
 }
 
 #[test]
 fn labels_names_and_required_affinity_are_asked_for() {
     let there = node(json!({ "labels": { "zone": "a", "size": "12" } }));
-    assert_eq!(
-        told(&pod_request(json!({ "nodeSelector": { "zone": "a" } })), &there),
-        [""; 0]
-    );
-    assert_eq!(
-        told(&pod_request(json!({ "nodeSelector": { "zone": "b" } })), &there),
-        ["it has not the labels of spec.nodeSelector"]
-    );
-    assert_eq!(
-        told(&pod_request(json!({ "nodeName": "v" })), &there),
-        ["spec.nodeName names another node"]
-    );
-    assert_eq!(told(&pod_request(json!({ "nodeName": "w" })), &there), [""; 0]);
-    let expression =
-        |operator: &str, key: &str, values: Value| json!({ "key": key, "operator": operator, "values": values });
+    for (spec, expected) in [
+        (json!({ "nodeSelector": { "zone": "a" } }), ""),
+        (
+            json!({ "nodeSelector": { "zone": "b" } }),
+            "it has not the labels of spec.nodeSelector",
+        ),
+        (json!({ "nodeName": "v" }), "spec.nodeName names another node"),
+        (json!({ "nodeName": "w" }), ""),
+    ] {
+        assert_eq!(told(&pod_request(spec), &there).concat(), expected);
+    }
+    let one = |operator: &str, key: &str, values: Value| json!({ "key": key, "operator": operator, "values": values });
+    let term = |operator: &str, key: &str, values: Value| json!({ "matchExpressions": [one(operator, key, values)] });
+    let both = json!({ "matchExpressions": [one("Exists", "gpu", json!([])), one("Exists", "zone", json!([]))] });
     for (terms, matches) in [
+        (json!([term("In", "zone", json!(["a", "b"]))]), true),
+        (json!([term("NotIn", "zone", json!(["a"]))]), false),
+        (json!([term("NotIn", "gpu", json!(["a"]))]), true),
+        (json!([term("Exists", "gpu", json!(null))]), false),
+        (json!([term("DoesNotExist", "gpu", json!([]))]), true),
+        (json!([term("Gt", "size", json!(["11"]))]), true),
+        (json!([term("Lt", "size", json!(["11"]))]), false),
+        (json!([term("Gt", "zone", json!(["1"]))]), false),
+        (json!([term("Near", "zone", json!(["1"]))]), false),
         (
-            json!([{ "matchExpressions": [expression("In", "zone", json!(["a", "b"]))] }]),
-            true,
-        ),
-        (
-            json!([{ "matchExpressions": [expression("NotIn", "zone", json!(["a"]))] }]),
-            false,
-        ),
-        (
-            json!([{ "matchExpressions": [expression("NotIn", "gpu", json!(["a"]))] }]),
-            true,
-        ),
-        (
-            json!([{ "matchExpressions": [expression("Exists", "gpu", json!(null))] }]),
-            false,
-        ),
-        (
-            json!([{ "matchExpressions": [expression("DoesNotExist", "gpu", json!([]))] }]),
-            true,
-        ),
-        (
-            json!([{ "matchExpressions": [expression("Gt", "size", json!(["11"]))] }]),
-            true,
-        ),
-        (
-            json!([{ "matchExpressions": [expression("Lt", "size", json!(["11"]))] }]),
-            false,
-        ),
-        (
-            json!([{ "matchExpressions": [expression("Gt", "zone", json!(["1"]))] }]),
-            false,
-        ),
-        (
-            json!([{ "matchExpressions": [expression("Near", "zone", json!(["1"]))] }]),
-            false,
-        ),
-        (
-            json!([{ "matchFields": [expression("In", "metadata.name", json!(["w"]))] }]),
+            json!([{ "matchFields": [one("In", "metadata.name", json!(["w"]))] }]),
             true,
         ),
         // Terms are alternatives, requirements of one are not, and a term without any matches nothing.
         (
-            json!([{ "matchExpressions": [expression("Exists", "gpu", json!([]))] }, { "matchExpressions": [expression("Exists", "zone", json!([]))] }]),
+            json!([term("Exists", "gpu", json!([])), term("Exists", "zone", json!([]))]),
             true,
         ),
-        (
-            json!([{ "matchExpressions": [expression("Exists", "gpu", json!([])), expression("Exists", "zone", json!([]))] }]),
-            false,
-        ),
+        (json!([both]), false),
         (json!([{}]), false),
         (json!([]), false),
     ] {
-        let _: NodeSelector = serde_json::from_value(json!({ "nodeSelectorTerms": terms })).unwrap();
         let required = json!({ "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms } });
         let pod_request = pod_request(json!({ "affinity": { "nodeAffinity": required } }));
         assert_eq!(told(&pod_request, &there).is_empty(), matches, "{terms}");

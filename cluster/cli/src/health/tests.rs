@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::{cluster, dead, node, pipe, terminal, wide};
+use crate::tests::{cluster, dead, node, pipe, terminal, wide};
 
 /// The object of a node, with these attributes beside those that every object has.
 fn object(name: &str, attributes: &[(&str, &str)]) -> Value {

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::{cluster, dead, node, pipe, terminal, wide};
+use crate::tests::{cluster, dead, node, pipe, terminal, wide};
 
 fn object(name: &str) -> Value {
     json!({

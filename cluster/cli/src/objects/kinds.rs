@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Affinity, Taint, Toleration};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Affinity, Node, PodCondition, PodStatus, Taint, Toleration};
+use k8s_openapi::apimachinery::pkg::apis::meta;
 use kubelet_planner::{Amounts, ContainerKind, Pod, manifest};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use stelia_cpus::quantity::Quantity;
 use stelia_cpus::text::excerpt;
@@ -36,37 +36,21 @@ pub struct NodeObject {
 impl NodeObject {
     /// The node's name, and what is kept of it.
     pub(super) fn read(text: &str) -> Result<(String, Self), String> {
-        #[derive(Deserialize)]
-        struct RawObject {
-            metadata: ObjectMeta,
-            spec: Option<Spec>,
-            status: Option<Status>,
-        }
-        #[derive(Default, Deserialize)]
-        struct Spec {
-            taints: Option<Vec<Taint>>,
-            unschedulable: Option<bool>,
-        }
-        #[derive(Default, Deserialize)]
-        struct Status {
-            allocatable: Option<BTreeMap<String, Amount>>,
-            conditions: Option<Vec<Condition>>,
-        }
-        let written: RawObject = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
-        let (spec, status) = (written.spec.unwrap_or_default(), written.status.unwrap_or_default());
-        let name = stelia_koordinator::report::name::check(written.metadata.name).map_err(|cause| cause.to_string())?;
-        let amounts = status.allocatable.unwrap_or_default().into_iter();
+        let Node { metadata, spec, status } = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
+        let (spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
+        let name = metadata.name.unwrap_or_default();
+        let name = stelia_koordinator::report::name::check(name).map_err(|cause| cause.to_string())?;
+        let amounts = status.allocatable.into_iter().flatten();
         let mut conditions = status.conditions.into_iter().flatten();
-        let not_ready = conditions
-            .find(|condition| condition.kind == "Ready" && condition.status != "True")
-            .map(|condition| excerpt::cause(&condition.message.unwrap_or_default()));
         let node = Self {
-            labels: written.metadata.labels,
+            labels: metadata.labels.unwrap_or_default(),
             taints: spec.taints.unwrap_or_default(),
             cordoned: spec.unschedulable.unwrap_or(false),
-            not_ready,
+            not_ready: conditions
+                .find(|condition| condition.type_ == "Ready" && condition.status != "True")
+                .map(|condition| excerpt::cause(&condition.message.unwrap_or_default())),
             allocatable: amounts
-                .filter_map(|(name, Amount(amount))| Some((name, amount?)))
+                .filter_map(|(name, amount)| Some((name, amount.0.parse().ok()?)))
                 .collect(),
         };
         Ok((name, node))
@@ -86,19 +70,6 @@ impl NodeObject {
     }
 }
 
-/// A quantity, where it is one.
-struct Amount(Option<Quantity>);
-
-impl<'de> Deserialize<'de> for Amount {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        Ok(Self(match Value::deserialize(from)? {
-            Value::String(text) => text.parse().ok(),
-            Value::Number(number) => number.to_string().parse().ok(),
-            _ => None,
-        }))
-    }
-}
-
 /// A pod.
 #[derive(Debug, Clone)]
 pub struct PodObject {
@@ -112,19 +83,17 @@ pub struct PodObject {
     /// Whether it names [`VM_RESOURCE`].
     pub has_vm_resource: bool,
     /// What the publisher of its node says of its VM; `None` where no publisher wrote it.
-    pub isolation: Option<IsolationCondition>,
+    pub isolation: Option<Box<PodCondition>>,
     pub status: Status,
 }
 
-/// The condition `stelia.io/isolated` of a pod.
+/// What the API server says of a pod. A cluster has many: the rest of their status is not kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct IsolationCondition {
-    pub isolated: bool,
-    /// One word in upper camel case.
-    pub reason: String,
-    pub message: String,
-    /// Since when it is so, microseconds since the epoch.
-    pub since_us: Option<u64>,
+pub struct Status {
+    pub phase: Option<String>,
+    pub reason: Option<String>,
+    /// kubelet's message, or the scheduler's where it found no node.
+    pub message: Option<String>,
 }
 
 /// The fields of a pod's `spec` that decide where it may run.
@@ -143,52 +112,12 @@ pub struct PodSpec {
     resources: Option<Value>,
 }
 
-/// What the API server says of a pod.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Status {
-    pub phase: Option<String>,
-    pub reason: Option<String>,
-    /// kubelet's message, or the scheduler's where it found no node.
-    pub message: Option<String>,
-}
-
 #[derive(Deserialize)]
 struct RawPod {
     metadata: ObjectMeta,
     #[serde(default)]
     spec: PodSpec,
     status: Option<PodStatus>,
-}
-
-#[derive(Default, Deserialize)]
-struct PodStatus {
-    phase: Option<String>,
-    reason: Option<String>,
-    message: Option<String>,
-    conditions: Option<Vec<Condition>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Condition {
-    #[serde(rename = "type", default)]
-    kind: String,
-    #[serde(default)]
-    status: String,
-    reason: Option<String>,
-    message: Option<String>,
-    last_transition_time: Option<String>,
-}
-
-impl From<Condition> for IsolationCondition {
-    fn from(condition: Condition) -> Self {
-        Self {
-            isolated: condition.status == "True",
-            reason: condition.reason.unwrap_or_default(),
-            message: condition.message.unwrap_or_default(),
-            since_us: condition.last_transition_time.as_deref().and_then(microseconds),
-        }
-    }
 }
 
 impl PodObject {
@@ -200,10 +129,11 @@ impl PodObject {
         let written: RawPod = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
         let (mut spec, status) = (written.spec, written.status.unwrap_or_default());
         let conditions = status.conditions.unwrap_or_default();
-        let unscheduled = conditions
-            .iter()
-            .filter(|condition| condition.kind == "PodScheduled" && condition.status == "False")
-            .find_map(|condition| condition.message.clone());
+        let mut unscheduled = conditions.iter();
+        let unscheduled =
+            unscheduled.find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
+        let unscheduled = unscheduled.and_then(|condition| condition.message.clone());
+        let isolation = conditions.into_iter().find(|condition| condition.type_ == ISOLATED);
         let kept = Self {
             uid: written.metadata.uid,
             labels: written.metadata.labels,
@@ -211,10 +141,7 @@ impl PodObject {
             pod: spec.take_containers(),
             spec,
             has_vm_resource: text.contains(VM_RESOURCE),
-            isolation: conditions
-                .into_iter()
-                .find(|condition| condition.kind == ISOLATED)
-                .map(IsolationCondition::from),
+            isolation: isolation.map(Box::new),
             status: Status {
                 phase: status.phase,
                 reason: status.reason,
@@ -301,25 +228,15 @@ pub(crate) fn own_cpus(pod: &Pod) -> u64 {
 /// When the object was last written by who publishes it.
 pub(super) fn written_us(text: &str) -> Option<u64> {
     #[derive(Deserialize)]
-    struct RawObject {
-        metadata: Fields,
+    struct Object {
+        metadata: meta::v1::ObjectMeta,
     }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Fields {
-        managed_fields: Option<Vec<Manager>>,
-    }
-    #[derive(Deserialize)]
-    struct Manager {
-        time: Option<String>,
-    }
-    let written: RawObject = serde_json::from_str(text).ok()?;
-    let managers = written.metadata.managed_fields?.into_iter();
+    let Object { metadata } = serde_json::from_str(text).ok()?;
+    let managers = metadata.managed_fields?.into_iter();
     managers.filter_map(|manager| microseconds(&manager.time?)).max()
 }
 
-/// A time of the API, such as `2026-10-01T10:00:00Z`, in microseconds since the epoch.
-fn microseconds(time: &str) -> Option<u64> {
-    let time: Timestamp = time.parse().ok()?;
-    u64::try_from(time.as_microsecond()).ok()
+/// A time of the API, in microseconds since the epoch.
+pub(crate) fn microseconds(time: &meta::v1::Time) -> Option<u64> {
+    u64::try_from(time.0.as_microsecond()).ok()
 }

@@ -6,7 +6,6 @@ mod kinds;
 mod problem;
 #[cfg(test)]
 mod tests;
-mod unreadable;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,10 +16,9 @@ use stelia_cpus::text::excerpt;
 use stelia_koordinator::report::stored::Stored;
 use stelia_kubelet::config::yaml_options;
 
-pub(crate) use kinds::own_cpus;
-pub use kinds::{IsolationCondition, NodeObject, PodObject, PodSpec, Status};
-pub use problem::{Problem, Problems};
-pub use unreadable::Unreadable;
+pub use kinds::{NodeObject, PodObject, PodSpec, Status};
+pub(crate) use kinds::{microseconds, own_cpus};
+pub use problem::{Problem, Problems, Unreadable};
 
 /// Lists in lists are read to this depth; `kubectl` prints one list.
 const MAX_LIST_DEPTH: u32 = 4;

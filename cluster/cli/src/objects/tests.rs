@@ -196,7 +196,7 @@ fn of_very_many_problems_the_number_is_told() {
 fn when_an_object_was_written_is_what_its_managers_say() {
     let mut object = topology("w");
     object["metadata"]["managedFields"] = json!([
-        { "manager": "steliad", "time": "2026-10-01T10:00:00Z" }, { "manager": "x", "time": "yesterday" }, { "manager": "y" },
+        { "manager": "steliad", "time": "2026-10-01T10:00:00Z" }, { "manager": "x", "time": "2026-09-01T10:00:00Z" }, { "manager": "y" },
     ]);
     assert_eq!(kinds::written_us(&object.to_string()), Some(1_790_848_800_000_000));
     object["metadata"]["managedFields"] = json!(null);

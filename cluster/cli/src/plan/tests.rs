@@ -6,10 +6,10 @@ use stelia_koordinator::report::testing::{facts, large};
 use super::*;
 use crate::cluster::Chosen;
 use crate::objects::Objects;
-use crate::testing::{cluster, pipe, pod_request, terminal};
+use crate::tests::{cluster, pipe, pod_request, terminal};
 
 fn topology(facts: &Facts) -> Value {
-    crate::testing::topology(facts, &facts.name, Profile::Stelia)
+    crate::tests::topology(facts, &facts.name, Profile::Stelia)
 }
 
 fn node(name: &str, memory: &str, pods: &str) -> Value {

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::cluster::Chosen;
 use crate::objects::Objects;
-use crate::testing::{cluster, dead, node, pipe, terminal, wide};
+use crate::tests::{cluster, dead, node, pipe, terminal, wide};
 
 const NOW: u64 = 1_790_848_800_000_000;
 

@@ -4,12 +4,12 @@ use stelia_koordinator::report::profile::Profile;
 use stelia_koordinator::report::testing::facts;
 
 use super::*;
-use crate::testing::{cluster, pipe, pod_request};
+use crate::tests::{cluster, pipe, pod_request};
 
 const UID: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 
 fn topology(name: &str, profile: Profile) -> Value {
-    crate::testing::topology(&facts(), name, profile)
+    crate::tests::topology(&facts(), name, profile)
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_node_that_cannot_tell_is_neither_full_nor_free() {
         "no node is known to have room for pod; 2 cannot tell"
     );
     // One that refuses for another reason is full, whatever its CPUs are.
-    let why = WhyAnswer::of(&pod_request("cpus=9,memory=1Gi"), &crate::testing::cluster(&[node]));
+    let why = WhyAnswer::of(&pod_request("cpus=9,memory=1Gi"), &crate::tests::cluster(&[node]));
     assert_eq!((why.room, why.unknown, why.nodes[0].room), (0, 0, Some(false)));
 }
 

@@ -8,7 +8,7 @@ use stelia_api::publication::{Event, Publication};
 use stelia_cpus::rate::RateLimit;
 
 use crate::answer::{ApiFailure, FailureKind};
-use crate::backoff::{Pause, Random, RetryPause};
+use crate::backoff::{Random, RetryPause};
 use crate::decide::pods::is_name;
 use crate::intervals::MAX_EVENT_AGE;
 use crate::options::MAX_QUEUED_EVENTS;
@@ -48,7 +48,7 @@ struct SentEvent {
     at: Duration,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Events {
     started: bool,
     waiting: VecDeque<Waiting>,
@@ -61,18 +61,6 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    pub(crate) fn new() -> Self {
-        Self {
-            started: false,
-            waiting: VecDeque::new(),
-            sent: BTreeMap::new(),
-            buckets: BTreeMap::new(),
-            rest: RetryPause::default(),
-            dropped: 0,
-            posted: 0,
-        }
-    }
-
     /// `started_us` is the wall clock at the publisher's start.
     pub(crate) fn take(&mut self, publication: &Publication, started_us: u64, now: Duration) {
         let oldest = started_us.saturating_sub(MAX_EVENT_AGE.as_micros() as u64);
@@ -87,11 +75,8 @@ impl Events {
             }
             let named = is_name(&event.namespace) && is_name(&event.name);
             if !named || first && event.time_us < oldest {
-                let sent = SentEvent {
-                    count: event.count,
-                    at: now,
-                };
-                self.sent.insert(event.number, sent);
+                let count = event.count;
+                self.sent.insert(event.number, SentEvent { count, at: now });
                 continue;
             }
             let mut waiting = self.waiting.iter_mut();
@@ -106,16 +91,11 @@ impl Events {
             });
         }
         while self.waiting.len() > MAX_QUEUED_EVENTS {
-            if let Some(dropped) = self.waiting.pop_front() {
-                self.settle(dropped.event.number, dropped.event.count, now);
+            if let Some(oldest) = self.waiting.front() {
+                self.remove(EventTask::Post(oldest.event.number), now);
                 self.dropped += 1;
             }
         }
-    }
-
-    /// Nothing more is sent about it until it happens again.
-    fn settle(&mut self, number: u64, count: u32, now: Duration) {
-        self.sent.insert(number, SentEvent { count, at: now });
     }
 
     pub(crate) fn due(&self) -> Option<(Duration, EventTask)> {
@@ -152,20 +132,19 @@ impl Events {
         }
     }
 
-    fn remove(&mut self, task: EventTask) -> Option<Event> {
-        let at = self
-            .waiting
-            .iter()
-            .position(|waiting| waiting.event.number == task.number())?;
-        Some(self.waiting.remove(at)?.event)
+    /// It waits no more, and nothing more is sent about it until it happens again.
+    fn remove(&mut self, task: EventTask, now: Duration) {
+        if let Some(event) = self.event(task) {
+            let (number, count) = (event.number, event.count);
+            self.waiting.retain(|waiting| waiting.event.number != number);
+            self.sent.insert(number, SentEvent { count, at: now });
+        }
     }
 
     pub(crate) fn succeeded(&mut self, task: EventTask, now: Duration) {
         self.rest.succeeded();
-        if let Some(event) = self.remove(task) {
-            self.settle(event.number, event.count, now);
-            self.posted += 1;
-        }
+        self.posted += u64::from(self.event(task).is_some());
+        self.remove(task, now);
     }
 
     /// Returns what is to be said, if anything.
@@ -182,37 +161,27 @@ impl Events {
             event.reason, event.namespace, event.name, failure.text
         );
         match failure.kind {
-            FailureKind::Forbidden => self.rest.failed(now, Pause::Long, failure.retry_after, random),
             FailureKind::Exists => {
                 // Posted before this publisher started. How often it had happened then is not known.
                 self.rest.succeeded();
-                if event.count > 1 {
-                    self.mark_posted(task)
-                } else {
-                    self.succeeded(task, now)
+                let mut waiting = self.waiting.iter_mut();
+                match waiting.find(|waiting| waiting.event.number == task.number()) {
+                    Some(waiting) if event.count > 1 => waiting.is_posted = true,
+                    _ => self.succeeded(task, now),
                 }
                 return None;
             }
             // The namespace is gone, or the event has expired.
             FailureKind::Missing | FailureKind::Ending => {
-                self.remove(task);
-                self.settle(event.number, event.count, now);
+                self.remove(task, now);
                 return None;
             }
             FailureKind::Refused | FailureKind::Conflict(_) | FailureKind::Stale => {
-                self.remove(task);
-                self.settle(event.number, event.count, now);
+                self.remove(task, now);
                 self.dropped += 1;
             }
-            _ => self.rest.failed(now, Pause::Growing, failure.retry_after, random),
+            _ => self.rest.failed(now, failure, random),
         }
         Some(said)
-    }
-
-    fn mark_posted(&mut self, task: EventTask) {
-        let mut waiting = self.waiting.iter_mut();
-        if let Some(waiting) = waiting.find(|waiting| waiting.event.number == task.number()) {
-            waiting.is_posted = true;
-        }
     }
 }

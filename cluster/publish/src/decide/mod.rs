@@ -34,10 +34,7 @@ use taint::{Taint, TaintTask};
 
 /// A request's purpose; what it was written from is in it where that matters for the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Task(TaskKind);
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum TaskKind {
+pub(crate) enum Task {
     /// The Node's UID.
     Node,
     /// Read the existing object, because the daemon has published none since the start.
@@ -51,7 +48,7 @@ enum TaskKind {
 
 /// What to do next.
 #[derive(Debug)]
-pub enum Next {
+pub(crate) enum Next {
     /// Send this and tell what came of it ([`ReconcilerState::answered`]).
     Send(Task, Box<PublisherRequest>),
     /// Wait until then, since the start, or for a reading; without a time only for a reading.
@@ -59,7 +56,7 @@ pub enum Next {
 }
 
 /// Everything a publisher knows.
-pub struct ReconcilerState {
+pub(crate) struct ReconcilerState {
     options: PublishOptions,
     random: Random,
     /// Nothing is sent before.
@@ -116,7 +113,7 @@ impl ReconcilerState {
             label: Reconciler::new(WRITE_INTERVAL, Some(REAPPLY_INTERVAL)),
             taint: Taint::default(),
             pods: Pods::new(options.pod_conditions),
-            events: Events::new(),
+            events: Events::default(),
             status: Status::default(),
             renew: false,
             random,
@@ -227,26 +224,26 @@ impl ReconcilerState {
     }
 
     /// Every request that will be due, the more important first.
-    fn due(&self, now: Duration) -> Vec<(Duration, TaskKind)> {
-        let mut due = vec![(self.node.due(), TaskKind::Node)];
+    fn due(&self, now: Duration) -> Vec<(Duration, Task)> {
+        let mut due = vec![(self.node.due(), Task::Node)];
         if !self.node.was_asked() {
             return due;
         }
         if self.is_recall_wanted(now) {
-            due.push((self.recall.rest.until(), TaskKind::Recall));
+            due.push((self.recall.rest.until(), Task::Recall));
         }
-        let mut reconciler = |reconciler: &Reconciler, what: fn(Digest) -> TaskKind| {
+        let mut reconciler = |reconciler: &Reconciler, what: fn(Digest) -> Task| {
             due.extend(reconciler.due().zip(reconciler.wanted().map(what)));
         };
-        reconciler(&self.object, TaskKind::Object);
+        reconciler(&self.object, Task::Object);
         // Nothing is applied to a Node that is not there: that would ask to create it.
         if !self.node.is_missing() {
-            reconciler(&self.label, TaskKind::Label);
+            reconciler(&self.label, Task::Label);
             let taint = self.taint.due().filter(|_| self.options.remove_taint.is_some());
-            due.extend(taint.map(|(at, task)| (at, TaskKind::Taint(task))));
+            due.extend(taint.map(|(at, task)| (at, Task::Taint(task))));
         }
-        due.extend(self.pods.due().map(|(at, task)| (at, TaskKind::Pod(task))));
-        due.extend(self.events.due().map(|(at, task)| (at, TaskKind::Event(task))));
+        due.extend(self.pods.due().map(|(at, task)| (at, Task::Pod(task))));
+        due.extend(self.events.due().map(|(at, task)| (at, Task::Event(task))));
         due
     }
 
@@ -272,7 +269,7 @@ impl ReconcilerState {
         match self.request(&what, now) {
             Some(Ok(request)) => {
                 self.sent(&what, now);
-                Next::Send(Task(what), Box::new(request))
+                Next::Send(what, Box::new(request))
             }
             failed => {
                 // Nothing to send after all, or nothing that can be: what follows from that is what follows from an answer.
@@ -287,42 +284,42 @@ impl ReconcilerState {
         self.options.boot_id.as_deref().unwrap_or_default()
     }
 
-    fn sent(&mut self, what: &TaskKind, now: Duration) {
+    fn sent(&mut self, what: &Task, now: Duration) {
         self.status.requests += 1;
         match what {
-            TaskKind::Pod(_) => self.pods.sent(now),
-            TaskKind::Event(task) => self.events.sent(*task, now),
+            Task::Pod(_) => self.pods.sent(now),
+            Task::Event(task) => self.events.sent(*task, now),
             _ => {}
         }
     }
 
-    fn request(&self, what: &TaskKind, now: Duration) -> Option<Result<PublisherRequest, kube::core::request::Error>> {
+    fn request(&self, what: &Task, now: Duration) -> Option<Result<PublisherRequest, kube::core::request::Error>> {
         let (manager, node) = (self.options.field_manager.as_str(), self.options.node.as_str());
         Some(match what {
-            TaskKind::Node => request::node_metadata(node),
-            TaskKind::Recall => request::object("v1alpha2", node),
-            TaskKind::Object(_) => {
+            Task::Node => request::node_metadata(node),
+            Task::Recall => request::object("v1alpha2", node),
+            Task::Object(_) => {
                 let object = self.wanted_object(now)?;
                 request::apply_object(manager, content::object_version(&object)?, node, &object)
             }
-            TaskKind::Label(_) => request::apply_node(manager, node, &self.wanted_label(now)?),
-            TaskKind::Taint(TaintTask::ReadNode) => request::node(node),
-            TaskKind::Taint(TaintTask::TakeOff) => request::merge_node(manager, node, self.taint.patch()?),
-            TaskKind::Pod(PodTask::Gate(uid)) => {
+            Task::Label(_) => request::apply_node(manager, node, &self.wanted_label(now)?),
+            Task::Taint(TaintTask::ReadNode) => request::node(node),
+            Task::Taint(TaintTask::TakeOff) => request::merge_node(manager, node, self.taint.patch()?),
+            Task::Pod(PodTask::Gate(uid)) => {
                 let (namespace, name) = self.pods.name(uid)?;
                 request::pod(namespace, name)
             }
-            TaskKind::Pod(PodTask::Condition(uid, _)) => {
+            Task::Pod(PodTask::Condition(uid, _)) => {
                 let (namespace, name) = self.pods.name(uid)?;
                 let body = self.pods.condition(uid, self.told.as_deref())?;
                 request::apply_pod_status(manager, namespace, name, &body)
             }
-            TaskKind::Event(task @ EventTask::Post(_)) => {
+            Task::Event(task @ EventTask::Post(_)) => {
                 let event = self.events.event(*task)?;
                 let body = content::event(self.boot(), node, event);
                 request::create_event(manager, &event.namespace, &body)
             }
-            TaskKind::Event(task @ EventTask::Repeat(_)) => {
+            Task::Event(task @ EventTask::Repeat(_)) => {
                 let event = self.events.event(*task)?;
                 let body = serde_json::json!({"series": content::series(event)?});
                 request::merge_event(

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::answer::{ApiFailure, FailureKind};
-use crate::backoff::{Pause, Random, RetryPause};
+use crate::backoff::{Random, RetryPause};
 use crate::intervals::REAPPLY_INTERVAL;
 
 #[derive(Debug, Clone, Default)]
@@ -24,16 +24,6 @@ pub(crate) struct NodeUid {
     known: UidState,
     check_at: Duration,
     rest: RetryPause,
-}
-
-#[derive(Deserialize)]
-struct Partial {
-    metadata: Metadata,
-}
-
-#[derive(Deserialize)]
-struct Metadata {
-    uid: String,
 }
 
 impl NodeUid {
@@ -65,36 +55,26 @@ impl NodeUid {
     pub(crate) fn answered(&mut self, body: &[u8], now: Duration, random: &mut Random) -> Option<String> {
         self.rest.succeeded();
         self.check_at = now + random.around(REAPPLY_INTERVAL);
-        match serde_json::from_slice::<Partial>(body) {
-            Ok(node) => {
-                self.known = UidState::Uid(node.metadata.uid);
-                None
-            }
-            Err(error) => {
-                self.known = UidState::Unknown;
-                Some(format!("the Node as it was read: {error}"))
-            }
-        }
+        let node: Value = serde_json::from_slice(body).unwrap_or_default();
+        let uid = node["metadata"]["uid"].as_str().map(str::to_owned);
+        let problem = uid.is_none().then(|| "the Node as it was read has no UID".to_owned());
+        self.known = uid.map_or(UidState::Unknown, UidState::Uid);
+        problem
     }
 
     pub(crate) fn failed(&mut self, failure: &ApiFailure, now: Duration, random: &mut Random) {
         match failure.kind {
-            FailureKind::Missing => {
-                self.known = UidState::Missing;
-                self.rest.failed(now, Pause::Growing, failure.retry_after, random);
-            }
             // Rights are given once, or not: the next look is the next check.
             FailureKind::Forbidden | FailureKind::Refused => {
                 self.known = UidState::Unknown;
                 self.rest.succeeded();
                 self.check_at = now + random.around(REAPPLY_INTERVAL);
+                return;
             }
-            _ => {
-                if !self.was_asked() {
-                    self.known = UidState::Unknown;
-                }
-                self.rest.failed(now, Pause::Growing, failure.retry_after, random);
-            }
+            FailureKind::Missing => self.known = UidState::Missing,
+            _ if !self.was_asked() => self.known = UidState::Unknown,
+            _ => {}
         }
+        self.rest.failed_for_now(now, failure.retry_after, random);
     }
 }

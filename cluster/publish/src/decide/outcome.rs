@@ -5,12 +5,11 @@ use std::time::Duration;
 use super::pods::PodTask;
 use super::reconciler::{Digest, Reconciler};
 use super::taint::TaintTask;
-use super::{ReconcilerState, Task, TaskKind, content};
+use super::{ReconcilerState, Task, content};
 use crate::answer::{ApiAnswer, ApiFailure, FailureKind};
-use crate::backoff::Pause;
 use crate::status::Part;
 
-impl TaskKind {
+impl Task {
     fn part(&self) -> Part {
         match self {
             Self::Node => Part::Node,
@@ -37,7 +36,7 @@ impl TaskKind {
 }
 
 /// What a failure is called.
-fn problem(what: &TaskKind, failure: &ApiFailure) -> String {
+fn problem(what: &Task, failure: &ApiFailure) -> String {
     let text = &failure.text;
     match (&failure.kind, what) {
         (FailureKind::Conflict(managers), _) => format!(
@@ -45,38 +44,37 @@ fn problem(what: &TaskKind, failure: &ApiFailure) -> String {
             managers.join(", ")
         ),
         (FailureKind::Forbidden, _) => format!("no right to {}: {text}", what.right()),
-        (FailureKind::Missing, TaskKind::Object(_)) => {
+        (FailureKind::Missing, Task::Object(_)) => {
             format!("the CRD of NodeResourceTopology is not in the cluster: {text}")
         }
-        (FailureKind::Missing, TaskKind::Node) => format!("there is no such Node: {text}"),
+        (FailureKind::Missing, Task::Node) => format!("there is no such Node: {text}"),
         _ => text.clone(),
     }
 }
 
 impl ReconcilerState {
-    fn reconciler(&mut self, what: &TaskKind) -> Option<(&mut Reconciler, Digest)> {
+    fn reconciler(&mut self, what: &Task) -> Option<(&mut Reconciler, Digest)> {
         match what {
-            TaskKind::Object(digest) => Some((&mut self.object, *digest)),
-            TaskKind::Label(digest) => Some((&mut self.label, *digest)),
+            Task::Object(digest) => Some((&mut self.object, *digest)),
+            Task::Label(digest) => Some((&mut self.label, *digest)),
             _ => None,
         }
     }
 
     /// What came of a request.
-    pub fn answered(&mut self, task: &Task, answer: ApiAnswer, now: Duration) {
-        let what = &task.0;
+    pub(crate) fn answered(&mut self, task: &Task, answer: ApiAnswer, now: Duration) {
         match answer.into_body() {
             Ok(body) => {
                 self.api_answers();
-                self.succeeded(what, &body, now);
+                self.succeeded(task, &body, now);
             }
             Err(failure) => {
                 self.status.failures += 1;
                 match failure.kind {
-                    FailureKind::Away | FailureKind::Unauthorized => self.api_away(what, &failure, now),
+                    FailureKind::Away | FailureKind::Unauthorized => self.api_away(task, &failure, now),
                     _ => {
                         self.api_answers();
-                        self.failed(what, &failure, now);
+                        self.failed(task, &failure, now);
                     }
                 }
             }
@@ -84,7 +82,7 @@ impl ReconcilerState {
     }
 
     /// A request that cannot be written.
-    pub(super) fn impossible(&mut self, what: &TaskKind, text: String, now: Duration) {
+    pub(super) fn impossible(&mut self, what: &Task, text: String, now: Duration) {
         self.failed(what, &ApiFailure::new(FailureKind::Refused, text), now);
     }
 
@@ -93,7 +91,7 @@ impl ReconcilerState {
         self.say(Part::Api, None);
     }
 
-    fn api_away(&mut self, what: &TaskKind, failure: &ApiFailure, now: Duration) {
+    fn api_away(&mut self, what: &Task, failure: &ApiFailure, now: Duration) {
         let again = self.api.failures() > 0;
         if failure.kind == FailureKind::Unauthorized {
             self.renew = true;
@@ -102,15 +100,14 @@ impl ReconcilerState {
         if failure.kind == FailureKind::Unauthorized && !again {
             self.api.at_once(now);
         } else {
-            self.api
-                .failed(now, Pause::Growing, failure.retry_after, &mut self.random);
+            self.api.failed_for_now(now, failure.retry_after, &mut self.random);
             self.say(Part::Api, Some(failure.text.clone()));
         }
         match what {
             // Not carried out, for certain.
             _ if failure.kind == FailureKind::Unauthorized => {}
-            TaskKind::Taint(_) => self.taint.interrupted(),
-            TaskKind::Pod(task) => self.pods.interrupted(task, now),
+            Task::Taint(_) => self.taint.interrupted(),
+            Task::Pod(task) => self.pods.interrupted(task, now),
             _ => {
                 if let Some((reconciler, _)) = self.reconciler(what) {
                     reconciler.interrupted(now);
@@ -119,28 +116,25 @@ impl ReconcilerState {
         }
     }
 
-    fn succeeded(&mut self, what: &TaskKind, body: &[u8], now: Duration) {
+    fn succeeded(&mut self, what: &Task, body: &[u8], now: Duration) {
         let mut said = None;
-        if let TaskKind::Object(_) = what {
+        if let Task::Object(_) = what {
             self.status.object_writes += 1;
         }
         match what {
-            TaskKind::Node => {
-                let before = self.node.uid().map(str::to_owned);
+            Task::Node => {
                 said = self.node.answered(body, now, &mut self.random);
-                if before.as_deref() != self.node.uid() {
-                    self.wanted_for = None;
-                }
+                self.wanted_for = None;
             }
-            TaskKind::Recall => {
+            Task::Recall => {
                 self.recall.rest.succeeded();
                 self.recall.done = true;
                 self.recall.object = serde_json::from_slice(body).ok().and_then(content::recalled);
                 self.wanted_for = None;
             }
-            TaskKind::Object(digest) => self.object.succeeded(*digest, now, &mut self.random),
-            TaskKind::Label(digest) => self.label.succeeded(*digest, now, &mut self.random),
-            TaskKind::Taint(TaintTask::ReadNode) => match serde_json::from_slice(body) {
+            Task::Object(digest) => self.object.succeeded(*digest, now, &mut self.random),
+            Task::Label(digest) => self.label.succeeded(*digest, now, &mut self.random),
+            Task::Taint(TaintTask::ReadNode) => match serde_json::from_slice(body) {
                 Ok(node) => {
                     let key = self.options.remove_taint.clone().unwrap_or_default();
                     self.taint.node_read(&node, &key, now, &mut self.random);
@@ -150,66 +144,59 @@ impl ReconcilerState {
                     self.taint.off(now, &mut self.random);
                 }
             },
-            TaskKind::Taint(TaintTask::TakeOff) => {
+            Task::Taint(TaintTask::TakeOff) => {
                 tracing::info!("the taint was taken off");
                 self.taint.off(now, &mut self.random);
             }
-            TaskKind::Pod(PodTask::Gate(uid)) => self.pods.gates(uid, body),
-            TaskKind::Pod(PodTask::Condition(uid, digest)) => self.pods.written(uid, *digest, now, &mut self.random),
-            TaskKind::Event(task) => self.events.succeeded(*task, now),
+            Task::Pod(PodTask::Gate(uid)) => self.pods.gates(uid, body),
+            Task::Pod(PodTask::Condition(uid, digest)) => self.pods.written(uid, *digest, now, &mut self.random),
+            Task::Event(task) => self.events.succeeded(*task, now),
         }
         // One pod's success says nothing of another's condition.
-        if said.is_some() || !(matches!(what, TaskKind::Pod(_)) && self.pods.is_refused()) {
+        if said.is_some() || !(matches!(what, Task::Pod(_)) && self.pods.is_refused()) {
             self.say(what.part(), said);
         }
     }
 
-    fn failed(&mut self, what: &TaskKind, failure: &ApiFailure, now: Duration) {
+    fn failed(&mut self, what: &Task, failure: &ApiFailure, now: Duration) {
         let about = |text| {
             let failure = failure.clone();
             problem(what, &ApiFailure { text, ..failure })
         };
         let mut said = Some(problem(what, failure));
         match what {
-            TaskKind::Node => {
-                let before = self.node.uid().map(str::to_owned);
+            Task::Node => {
                 self.node.failed(failure, now, &mut self.random);
-                if before.as_deref() != self.node.uid() {
-                    self.wanted_for = None;
-                }
+                self.wanted_for = None;
             }
-            TaskKind::Recall => match failure.kind {
+            Task::Recall => match failure.kind {
                 // Nothing stands there that could be marked.
                 FailureKind::Missing => {
                     self.recall.done = true;
                     said = None;
                 }
-                FailureKind::Forbidden => self.recall.rest.failed(now, Pause::Long, None, &mut self.random),
-                _ => self
-                    .recall
-                    .rest
-                    .failed(now, Pause::Growing, failure.retry_after, &mut self.random),
+                _ => self.recall.rest.failed(now, failure, &mut self.random),
             },
-            TaskKind::Object(digest) => self.object.failed(*digest, failure, now, &mut self.random),
-            TaskKind::Label(digest) => self.label.failed(*digest, failure, now, &mut self.random),
-            TaskKind::Taint(_) => {
+            Task::Object(digest) => self.object.failed(*digest, failure, now, &mut self.random),
+            Task::Label(digest) => self.label.failed(*digest, failure, now, &mut self.random),
+            Task::Taint(_) => {
                 self.taint.failed(failure, now, &mut self.random);
                 // Somebody else changed the Node meanwhile: nothing is wrong.
                 if failure.kind == FailureKind::Stale {
                     said = None;
                 }
             }
-            TaskKind::Pod(task) => {
+            Task::Pod(task) => {
                 let text = self.pods.failed(task, failure, now, &mut self.random);
                 said = text.map(about);
             }
-            TaskKind::Event(task) => {
+            Task::Event(task) => {
                 let text = self.events.failed(*task, failure, now, &mut self.random);
                 said = text.map(about);
             }
         }
         // The Node is not the one whose UID is known: it was deleted, or registered anew.
-        if matches!(what, TaskKind::Label(_)) && matches!(failure.kind, FailureKind::Stale | FailureKind::Missing) {
+        if matches!(what, Task::Label(_)) && matches!(failure.kind, FailureKind::Stale | FailureKind::Missing) {
             self.node.is_doubtful(now);
         }
         self.say(what.part(), said);

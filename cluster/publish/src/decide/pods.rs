@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde_json::Value;
 use stelia_api::publication::{Publication, PublishedPod};
 use stelia_cpus::rate::RateLimit;
 
 use crate::answer::{ApiFailure, FailureKind};
-use crate::backoff::{Pause, Random, RetryPause};
+use crate::backoff::{Random, RetryPause};
 use crate::decide::content::{self, CONDITION};
 use crate::decide::reconciler::{Digest, Reconciler, digest};
 use crate::options::PodConditions;
@@ -53,34 +53,7 @@ pub(crate) struct Pods {
     rest: RetryPause,
 }
 
-/// The fields of a Pod that are read.
-#[derive(Deserialize)]
-struct PodWithGates {
-    metadata: Metadata,
-    #[serde(default)]
-    spec: Spec,
-}
-
-#[derive(Deserialize)]
-struct Metadata {
-    #[serde(default)]
-    uid: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Spec {
-    #[serde(default)]
-    readiness_gates: Vec<ReadinessGate>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ReadinessGate {
-    condition_type: String,
-}
-
-fn body(value: &serde_json::Value) -> Vec<u8> {
+fn body(value: &Value) -> Vec<u8> {
     value.to_string().into_bytes()
 }
 
@@ -154,7 +127,7 @@ impl Pods {
         Some((&entry.namespace, &entry.name))
     }
 
-    pub(crate) fn condition(&self, uid: &str, publication: Option<&Publication>) -> Option<serde_json::Value> {
+    pub(crate) fn condition(&self, uid: &str, publication: Option<&Publication>) -> Option<Value> {
         let entry = self.by_uid.get(uid)?;
         let mut pods = publication.into_iter().flat_map(|publication| &publication.pods);
         let told = pods.find(|told| told.uid == uid).filter(|_| !entry.leaves);
@@ -181,10 +154,9 @@ impl Pods {
     /// The pod with this UID, as the API server answered.
     pub(crate) fn gates(&mut self, uid: &str, pod: &[u8]) {
         let Some(entry) = self.by_uid.get_mut(uid) else { return };
-        let gated = serde_json::from_slice(pod).is_ok_and(|pod: PodWithGates| {
-            let mut gates = pod.spec.readiness_gates.iter();
-            pod.metadata.uid == uid && gates.any(|gate| gate.condition_type == CONDITION)
-        });
+        let pod: Value = serde_json::from_slice(pod).unwrap_or_default();
+        let mut gates = pod["spec"]["readinessGates"].as_array().into_iter().flatten();
+        let gated = pod["metadata"]["uid"] == uid && gates.any(|gate| gate["conditionType"] == CONDITION);
         entry.gate = if gated { GatePresence::Yes } else { GatePresence::No };
         self.rest.succeeded();
     }
@@ -217,7 +189,7 @@ impl Pods {
                 self.rest.succeeded();
                 return None;
             }
-            FailureKind::Forbidden => self.rest.failed(now, Pause::Long, failure.retry_after, random),
+            FailureKind::Forbidden => self.rest.failed(now, failure, random),
             FailureKind::Refused if matches!(task, PodTask::Gate(_)) => entry.gate = GatePresence::No,
             _ => {
                 let wanted = entry.reconciler.wanted().unwrap_or_default();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 
 use crate::answer::{ApiFailure, FailureKind};
-use crate::backoff::{Pause, Random, RetryPause};
+use crate::backoff::{Random, RetryPause};
 use crate::intervals::DEBOUNCE;
 
 /// The hash of a request's body. It is all that is stored about what was written.
@@ -99,23 +99,17 @@ impl Reconciler {
     /// The write failed by itself; see [`Reconciler::interrupted`] for a server that is away.
     pub(crate) fn failed(&mut self, written: Digest, failure: &ApiFailure, now: Duration, random: &mut Random) {
         self.written_at = Some(now);
-        let pause = match failure.kind {
-            FailureKind::Forbidden | FailureKind::Ending | FailureKind::Missing | FailureKind::Conflict(_) => {
-                Pause::Long
-            }
+        match failure.kind {
             FailureKind::Refused => {
                 self.refused = Some(written);
                 self.check_at = self.check.map(|check| now + random.around(check));
                 return;
             }
             // It may have been carried out nevertheless.
-            FailureKind::Failed => {
-                self.applied = None;
-                Pause::Growing
-            }
-            _ => Pause::Growing,
-        };
-        self.rest.failed(now, pause, failure.retry_after, random);
+            FailureKind::Failed => self.applied = None,
+            _ => {}
+        }
+        self.rest.failed(now, failure, random);
     }
 
     /// No answer: whether it was carried out is not known, so not even what stood before stands for sure.

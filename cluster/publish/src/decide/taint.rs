@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::answer::{ApiFailure, FailureKind};
-use crate::backoff::{Pause, Random, RetryPause};
+use crate::answer::ApiFailure;
+use crate::backoff::{Random, RetryPause};
 use crate::decide::content::REMOVED_TAINTS;
 use crate::intervals::REAPPLY_INTERVAL;
 
@@ -163,10 +163,6 @@ impl Taint {
 
     pub(crate) fn failed(&mut self, failure: &ApiFailure, now: Duration, random: &mut Random) {
         self.patch = None;
-        let pause = match failure.kind {
-            FailureKind::Forbidden | FailureKind::Missing | FailureKind::Refused => Pause::Long,
-            _ => Pause::Growing,
-        };
-        self.rest.failed(now, pause, failure.retry_after, random);
+        self.rest.failed(now, failure, random);
     }
 }
