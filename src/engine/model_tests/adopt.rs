@@ -1,6 +1,5 @@
 //! VMs that did not register themselves.
 
-use stelia_kubelet::PodName;
 use stelia_model as model;
 use stelia_settings::{AdoptPlacement, AdoptRule, ReadyMade, TreeChoice};
 
@@ -34,8 +33,7 @@ impl Node {
     /// A launcher with QEMU, as its vCPUs are pinned.
     pub(super) fn launched(&mut self, number: u32, list: &str, pins: &[u32]) -> (Pod, Qemu) {
         let pod = self.pod(number, list);
-        let name = PodName::new("team-a", &format!("vm-{number}")).unwrap();
-        self.model.name_pod(&pod, &name).unwrap();
+        self.name(&pod, &format!("vm-{number}"));
         let qemu = self.qemu(&pod, pins);
         (pod, qemu)
     }
@@ -92,8 +90,7 @@ async fn a_vm_that_runs_already_is_adopted_in_place_where_it_was_pinned_and_give
     node.settings.policies.adopt.clear();
     node.restart().await;
     node.until_adopted(&pod).await;
-    node.handle.deregister(pod.uid.clone()).await.unwrap();
-    node.quiet().await;
+    node.deregister(&pod).await;
     assert_eq!(node.model.children(&pod.origin).unwrap(), Vec::<String>::new());
     assert_eq!(node.pins(&qemu), ["3", "2"]);
     node.check().await;
@@ -108,16 +105,14 @@ async fn a_pin_that_is_changed_within_the_vms_cpus_is_kept_and_one_outside_is_pu
     for (vcpu, cpu) in qemu.vcpus.iter().zip(["3", "2"]) {
         node.model.pin(*vcpu, &cpus(cpu)).unwrap();
     }
-    node.reconcile().await;
-    node.quiet().await;
+    node.catch_up().await;
     assert_eq!(node.pins(&qemu), ["3", "2"]);
     assert_eq!(node.handle.view().counters.drift_found, drift, "no drift");
     let known = node.known(&pod).unwrap();
     assert_eq!(known.vcpus[0].thread.cpu, Some(3));
     // Two on one CPU.
     node.model.pin(qemu.vcpus[1], &cpus("3")).unwrap();
-    node.reconcile().await;
-    node.quiet().await;
+    node.catch_up().await;
     assert_eq!(node.pins(&qemu), ["3", "2"]);
     node.check().await;
 }
@@ -203,9 +198,7 @@ async fn a_pod_that_registers_itself_is_its_own_affair() {
     let mut node = Node::adopting(vec![rule()]).await;
     let (pod, _) = node.launched(1, "2-3", &[2, 3]);
     let own = node.pod(2, "4-5");
-    node.model
-        .name_pod(&own, &PodName::new("team-a", "own").unwrap())
-        .unwrap();
+    node.name(&own, "own");
     node.register(&own).await.unwrap();
     let qemu = node.model.add_qemu(own.other, 2).unwrap();
     node.model

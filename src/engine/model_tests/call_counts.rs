@@ -38,8 +38,7 @@ impl Node {
     async fn run(&self, number: u32) -> (Pod, Qemu) {
         let pod = self.container(number);
         self.register(&pod).await.unwrap();
-        let qemu = self.model.add_qemu(pod.init, 2).unwrap();
-        self.attach(&pod, &qemu).await.unwrap();
+        let qemu = self.started(&pod, 2).await;
         (pod, qemu)
     }
 

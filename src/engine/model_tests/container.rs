@@ -1,7 +1,6 @@
 //! Containers whose own cgroup is the partition.
 
 use stelia_koordinator::allocator::{AllocationRequest, CpuSource, Qos};
-use stelia_kubelet::PodName;
 use stelia_settings::{AdoptKind, AdoptRule, Isolation, Pattern, ThreadName};
 use stelia_testnode::Runtime;
 
@@ -56,11 +55,9 @@ impl Node {
 
     /// kubelet gives the container other CPUs, and its runtime writes them.
     async fn resize(&mut self, pod: &Pod, list: &str) {
-        self.checkpoint.release(&pod.uid).unwrap();
-        self.checkpoint.admit(&pod.uid, "vm", &cpus(list)).unwrap();
+        self.assign(pod, list);
         self.model.meddle(&pod.origin, File::Cpus, list).unwrap();
-        self.reconcile().await;
-        self.quiet().await;
+        self.catch_up().await;
     }
 
     fn assert_partition(&self, pod: &Pod, list: &str) {
@@ -113,8 +110,7 @@ async fn nothing_of_the_container_is_moved_and_its_file_stays_whole() {
         node.reconcile().await;
         assert_eq!(node.model.cgroup(shell).unwrap(), pod.origin);
         node.check().await;
-        node.handle.deregister(pod.uid.clone()).await.unwrap();
-        node.quiet().await;
+        node.deregister(&pod).await;
         assert_eq!(node.read(&own(&pod), File::Partition), "member");
         assert_eq!(node.read(&own(&pod), File::CpusExclusive), "");
         node.assert_nothing_claimed(&[kubepods(), pod_of(&pod)]);
@@ -162,8 +158,7 @@ async fn the_partition_follows_kubelets_entry() {
     }
     // While the file cannot be used everything stays as it is.
     node.checkpoint.write_bytes(b"{").unwrap();
-    node.reconcile().await;
-    node.quiet().await;
+    node.catch_up().await;
     assert_eq!(node.read(&own(&pod), File::Partition), "root");
     assert_eq!(node.read(&own(&pod), File::CpusExclusive), "2-3");
 }
@@ -175,8 +170,7 @@ async fn cpus_that_kubelet_gives_to_another_pod_are_left_before_that_has_them() 
     // kubelet has forgotten the first pod, whose container runs on.
     node.checkpoint.release(&pod.uid).unwrap();
     let other = node.pod(2, "3-4");
-    node.reconcile().await;
-    node.quiet().await;
+    node.catch_up().await;
     assert_eq!(node.phase(&pod), Some("evicted"));
     assert_eq!(node.read(&own(&pod), File::Partition), "member");
     assert_eq!(node.read(&own(&pod), File::CpusExclusive), "");
@@ -187,8 +181,7 @@ async fn cpus_that_kubelet_gives_to_another_pod_are_left_before_that_has_them() 
     node.checkpoint.release(&other.uid).unwrap();
     node.model.end(other.init).unwrap();
     node.checkpoint.admit(&pod.uid, "vm", &cpus("2-3")).unwrap();
-    node.reconcile().await;
-    node.quiet().await;
+    node.catch_up().await;
     let known = node.handle.view().instances[&pod.uid].clone();
     println!("{:?} {:?} {:?}", known.degraded, known.partition, node.lists(&pod));
     node.assert_partition(&pod, "2-3");
@@ -200,8 +193,7 @@ async fn a_partition_that_somebody_undoes_is_made_again_and_that_is_drift() {
     let mut node = Node::new().allowing_containers().await;
     let pod = node.whole(1, "2-3").await;
     node.model.meddle(&own(&pod), File::Partition, "member").unwrap();
-    node.reconcile().await;
-    node.quiet().await;
+    node.catch_up().await;
     node.assert_partition(&pod, "2-3");
     assert_eq!(node.handle.view().counters.drift_found, 1);
     node.check().await;
@@ -219,9 +211,7 @@ async fn a_container_that_ends_leaves_nothing_on_the_levels_above() {
         let first = node.whole(1, "2-3").await;
         let second = node.whole(2, "4-5").await;
         // The pod lives on.
-        node.model
-            .add_container(&first, &cpus("0-1"), &Limits::default())
-            .unwrap();
+        node.add_container(&first, "0-1");
         if without_daemon {
             node.stop().await;
         }
@@ -229,8 +219,7 @@ async fn a_container_that_ends_leaves_nothing_on_the_levels_above() {
         if without_daemon {
             node.start();
         }
-        node.reconcile().await;
-        node.quiet().await;
+        node.catch_up().await;
         assert_eq!(node.phase(&first), None);
         node.assert_nothing_claimed(&[pod_of(&first)]);
         node.assert_partition(&second, "4-5");
@@ -254,8 +243,7 @@ fn a_registration_and_a_deregistration_cut_off_anywhere_can_be_asked_for_again()
             node.register_container(&pod).await.unwrap();
             node.assert_partition(&pod, "2-3");
             node.check().await;
-            node.handle.deregister(pod.uid.clone()).await.unwrap();
-            node.quiet().await;
+            node.deregister(&pod).await;
             node.assert_nothing_claimed(&[kubepods(), pod_of(&pod), own(&pod)]);
             node.check().await;
             done
@@ -269,8 +257,7 @@ fn a_registration_and_a_deregistration_cut_off_anywhere_can_be_asked_for_again()
 async fn the_vcpus_of_a_vm_in_such_a_container_are_pinned_where_they_are_and_let_go_of() {
     let mut node = Node::new().allowing_containers().await;
     let pod = node.whole(1, "2-3").await;
-    let qemu = node.model.add_qemu(pod.init, 2).unwrap();
-    node.attach(&pod, &qemu).await.unwrap();
+    let qemu = node.started(&pod, 2).await;
     assert_eq!(node.pins(&qemu), ["2", "3"]);
     assert_eq!(node.model.cgroup(qemu.vcpus[0]).unwrap(), pod.origin);
     node.assert_partition(&pod, "2-3");
@@ -278,8 +265,7 @@ async fn the_vcpus_of_a_vm_in_such_a_container_are_pinned_where_they_are_and_let
     node.resize(&pod, "4-5").await;
     assert_eq!(node.pins(&qemu), ["4", "5"]);
     node.check().await;
-    node.handle.deregister(pod.uid.clone()).await.unwrap();
-    node.quiet().await;
+    node.deregister(&pod).await;
     assert_eq!(node.pins(&qemu), ["4-5", "4-5"]);
     node.check().await;
 }
@@ -303,16 +289,12 @@ async fn what_cannot_be_a_partition_is_refused_by_name() {
 async fn a_rule_adopts_containers_with_exclusive_cpus_and_no_others() {
     let mut node = Node::adopting(vec![of_containers()]).await;
     let pod = node.pod(1, "2-3");
-    node.model
-        .name_pod(&pod, &PodName::new("team-a", "database").unwrap())
-        .unwrap();
+    node.name(&pod, "database");
     let shared = node
         .model
         .add_pod_by(Runtime::Runc, &uid(2), &cpus("0-1,4-7"), &Limits::default())
         .unwrap();
-    node.model
-        .name_pod(&shared, &PodName::new("team-a", "web").unwrap())
-        .unwrap();
+    node.name(&shared, "web");
     // Nobody asks: kubelet's file has changed.
     node.until("it is adopted", |node| node.phase(&pod) == Some("isolated"))
         .await;
@@ -329,13 +311,8 @@ async fn a_rule_adopts_containers_with_exclusive_cpus_and_no_others() {
     node.check().await;
     // The container is restarted: another cgroup with the same CPUs.
     node.model.end(pod.init).unwrap();
-    let again = node
-        .model
-        .add_container(&pod, &cpus("2-3"), &Limits::default())
-        .unwrap();
-    node.model
-        .name_pod(&again, &PodName::new("team-a", "database").unwrap())
-        .unwrap();
+    let again = node.add_container(&pod, "2-3");
+    node.name(&again, "database");
     node.until("the former instance is gone, and the new one is there", |node| {
         let view = node.handle.view();
         let known = view.instances.get(&pod.uid);
@@ -360,8 +337,7 @@ async fn a_vm_of_kubevirt_keeps_its_file_and_its_pins_with_and_without_isolate_e
             synced(&node, &pod, &qemu, emulator);
         }
         let drift = node.handle.view().counters.drift_found;
-        node.reconcile().await;
-        node.quiet().await;
+        node.catch_up().await;
         assert_eq!(node.handle.view().counters.drift_found, drift, "no drift");
         node.assert_partition(&pod, list);
         assert_eq!(node.pins(&qemu), ["2", "3"]);
@@ -369,8 +345,7 @@ async fn a_vm_of_kubevirt_keeps_its_file_and_its_pins_with_and_without_isolate_e
         node.restart().await;
         node.reconcile().await;
         node.assert_partition(&pod, list);
-        node.handle.deregister(pod.uid.clone()).await.unwrap();
-        node.quiet().await;
+        node.deregister(&pod).await;
         assert_eq!(node.pins(&qemu), ["2", "3"]);
         node.check().await;
     }
@@ -387,8 +362,7 @@ async fn a_contained_container_keeps_its_protection_while_kubelets_file_cannot_b
     let restricted = node.handle.view().restricted.clone();
     assert!(!restricted.is_empty());
     node.checkpoint.write_bytes(b"{").unwrap();
-    node.reconcile().await;
-    node.quiet().await;
+    node.catch_up().await;
     assert_eq!(node.handle.view().restricted, restricted);
     assert_eq!(node.phase(&pod), Some("pinned"));
 }
@@ -428,9 +402,7 @@ async fn without_a_daemon_the_partition_is_given_back() {
 async fn a_pod_that_deregisters_its_container_again_and_again_is_adopted_at_its_rate() {
     let mut node = Node::adopting(vec![of_containers()]).await;
     let pod = node.pod(1, "2-3");
-    node.model
-        .name_pod(&pod, &PodName::new("team-a", "database").unwrap())
-        .unwrap();
+    node.name(&pod, "database");
     let mut adopted = 0;
     let end = tokio::time::Instant::now() + Duration::from_secs(4);
     while tokio::time::Instant::now() < end {
@@ -448,8 +420,7 @@ async fn a_pod_that_deregisters_its_container_again_and_again_is_adopted_at_its_
 async fn the_allocators_cpus_are_those_of_the_partition_alone() {
     let mut node = allocator::node().await.allowing_containers().await;
     let vm = node.registered(1, 2, Qos::Lse).await;
-    let qemu = node.model.add_qemu(vm.init, 2).unwrap();
-    node.attach(&vm, &qemu).await.unwrap();
+    node.started(&vm, 2).await;
     let pod = node.limited(2, 2);
     node.register_container(&pod).await.unwrap();
     let own_cpus = node.exclusive(&pod);
@@ -464,8 +435,7 @@ async fn the_allocators_cpus_are_those_of_the_partition_alone() {
     node.check().await;
     assert_eq!(node.exclusive(&pod), own_cpus);
     assert_eq!(node.handle.view().counters.drift_found, 0);
-    node.handle.deregister(pod.uid.clone()).await.unwrap();
-    node.quiet().await;
+    node.deregister(&pod).await;
     node.assert_nothing_claimed(&[kubepods(), pod_of(&pod), own(&pod)]);
     let rest = cpus("0-7").difference(&node.exclusive(&vm));
     assert_eq!(node.read(&pod.origin, File::CpusEffective), rest.to_string());
@@ -501,8 +471,7 @@ async fn a_rule_adopts_containers_that_the_allocator_gives_cpus_at_the_next_audi
     node.adopt();
     let named = |number: u32, limit: u32| {
         let pod = node.limited(number, limit);
-        let name = PodName::new("team-a", &format!("database-{number}")).unwrap();
-        node.model.name_pod(&pod, &name).unwrap();
+        node.name(&pod, &format!("database-{number}"));
         pod
     };
     let (pod, fractions, unlimited) = (named(1, 2), named(2, 1), named(3, 2));

@@ -5,16 +5,6 @@ use stelia_kubelet::ContainerCgroup;
 
 use super::*;
 
-impl Node {
-    async fn crun_vm(&mut self, number: u32, list: &str) -> (Pod, Qemu) {
-        let pod = self.pod_by(Runtime::Crun, number, list);
-        self.register(&pod).await.unwrap();
-        let qemu = self.model.add_qemu(pod.init, cpus(list).len() as u32).unwrap();
-        self.attach(&pod, &qemu).await.unwrap();
-        (pod, qemu)
-    }
-}
-
 fn scope_of(pod: &Pod) -> CgroupPath {
     pod.origin.parent().unwrap()
 }
@@ -22,7 +12,7 @@ fn scope_of(pod: &Pod) -> CgroupPath {
 #[tokio::test]
 async fn a_vm_is_isolated_and_given_back_to_where_crun_had_put_it() {
     let mut node = Node::new();
-    let (pod, qemu) = node.crun_vm(1, "2-3").await;
+    let (pod, qemu) = node.isolated_by(Runtime::Crun, 1, "2-3").await;
     assert_eq!(pod.origin.name(), ContainerCgroup::SUBGROUP);
     assert_eq!(node.phase(&pod), Some("isolated"));
     assert_eq!(node.handle.view().instances[&pod.uid].origin, pod.origin);
@@ -157,7 +147,7 @@ async fn whichever_distribution_keeps_the_container_it_registers_with_its_name_a
 #[tokio::test]
 async fn a_container_that_ends_leaves_nothing_and_the_next_one_is_an_instance_anew() {
     let mut node = Node::new();
-    let (first, _) = node.crun_vm(1, "2-3").await;
+    let (first, _) = node.isolated_by(Runtime::Crun, 1, "2-3").await;
     node.model.kill_pod(&first).unwrap();
     node.reconcile().await;
     assert!(!node.model.exists(&scope(&first)) && !node.model.exists(&scope_of(&first)));

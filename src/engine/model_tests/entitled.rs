@@ -42,8 +42,7 @@ impl Node {
 
     async fn settle(&self, to: &[(&Pod, &str)]) {
         for _ in 0..4 {
-            self.reconcile().await;
-            self.quiet().await;
+            self.catch_up().await;
             self.follow(to);
         }
     }
@@ -52,8 +51,7 @@ impl Node {
     async fn with_vcpus(&mut self, number: u32, list: &str, vcpus: u32) -> (Pod, Qemu) {
         let pod = self.pod(number, list);
         self.register(&pod).await.unwrap();
-        let qemu = self.model.add_qemu(pod.init, vcpus).unwrap();
-        self.attach(&pod, &qemu).await.unwrap();
+        let qemu = self.started(&pod, vcpus).await;
         assert_eq!(self.phase(&pod), Some("isolated"));
         (pod, qemu)
     }
@@ -102,7 +100,7 @@ async fn a_vm_ends_on_its_new_cpus_whoever_has_its_former_ones(
     node.assert_on(&pod, &qemu, after);
     node.check().await;
     // The other pod's CPUs are its alone: it may become a VM.
-    let other = node.model.add_pod(&uid(WEB), &cpus(web), &Limits::default()).unwrap();
+    let other = node.plain_pod(WEB, web);
     node.register(&other).await.unwrap();
     let second = node.model.add_qemu(other.init, cpus(web).len() as u32).unwrap();
     node.attach(&other, &second).await.unwrap();
@@ -116,8 +114,7 @@ impl Node {
         self.waits_for_vcpus().await;
         let (pod, qemu) = self.with_vcpus(1, "2-5", 4).await;
         self.reassign(&[(&pod, "2-3")], None);
-        self.reconcile().await;
-        self.quiet().await;
+        self.catch_up().await;
         (pod, qemu)
     }
 
@@ -164,8 +161,7 @@ async fn a_vm_whose_vcpus_end_before_the_rest_is_attached_keeps_a_cpu_for_each()
     for ended in [qemu.vcpus[0], qemu.vcpus[2]] {
         node.model.end(ended).unwrap();
     }
-    node.reconcile().await;
-    node.quiet().await;
+    node.catch_up().await;
     let left = Qemu {
         vcpus: vec![qemu.vcpus[1], qemu.vcpus[3]],
         ..qemu
@@ -212,10 +208,7 @@ async fn a_guest_that_keeps_its_vcpus_shares_the_cpus_that_are_left_and_that_is_
     node.settle(&[(&pod, "2-3")]).await;
     node.assert_on(&pod, &qemu, "2-3");
     let degraded = node.handle.view().instances[&pod.uid].degraded.clone();
-    assert!(
-        degraded[0].text.contains("the guest did not give up vCPUs in time"),
-        "{degraded:?}"
-    );
+    assert!(degraded[0].text.contains("guest did not give"), "{degraded:?}");
     // Given back, each vCPU has a CPU of its own again.
     node.reassign(&[(&pod, "2-5")], None);
     node.settle(&[(&pod, "2-5")]).await;
@@ -274,8 +267,7 @@ async fn a_vm_that_floats_or_is_not_attached_yet_is_followed_too() {
     node.register(&pod).await.unwrap();
     node.reassign(&[(&pod, "4-5")], Some("2-3"));
     node.settle(&[(&pod, "4-5")]).await;
-    let qemu = node.model.add_qemu(pod.init, 2).unwrap();
-    node.attach(&pod, &qemu).await.unwrap();
+    let qemu = node.started(&pod, 2).await;
     node.assert_on(&pod, &qemu, "4-5");
     node.check().await;
     // It loses its CPUs without being given others, and is given others later.
@@ -339,7 +331,7 @@ async fn a_pod_that_is_given_what_a_vm_has_still_to_give_up_registers_as_soon_as
     let (pod, _) = node.shrunk().await;
     assert_eq!(node.pending(&pod), Some((4, 2)));
     node.checkpoint.admit(&uid(WEB), "vm", &cpus("4-5")).unwrap();
-    let other = node.model.add_pod(&uid(WEB), &cpus("4-5"), &Limits::default()).unwrap();
+    let other = node.plain_pod(WEB, "4-5");
     // It is not tried again because its time is nearly over.
     let request = RegisterRequest {
         timeout: Duration::from_secs(3600),

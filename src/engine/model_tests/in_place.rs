@@ -22,14 +22,6 @@ impl Node {
         [kubepods(), pod_of(pod), pod.origin.clone()].map(|level| self.read(&level, File::CpusExclusive))
     }
 
-    async fn vm_by(&mut self, runtime: Runtime, number: u32, list: &str) -> (Pod, Qemu) {
-        let pod = self.pod_by(runtime, number, list);
-        self.register(&pod).await.unwrap();
-        let qemu = self.model.add_qemu(pod.init, cpus(list).len() as u32).unwrap();
-        self.attach(&pod, &qemu).await.unwrap();
-        (pod, qemu)
-    }
-
     /// The container is as the runtime made it, and nothing is left of its instance.
     pub(super) fn assert_as_before(&self, pod: &Pod) {
         assert_eq!(self.read(&pod.origin, File::Type), "domain");
@@ -50,7 +42,7 @@ impl Node {
 async fn a_vm_is_isolated_where_it_is_and_given_back() {
     for runtime in [Runtime::Runc, Runtime::Crun] {
         let mut node = Node::in_place().await;
-        let (pod, qemu) = node.vm_by(runtime, 1, "2-3").await;
+        let (pod, qemu) = node.isolated_by(runtime, 1, "2-3").await;
         assert_eq!(node.phase(&pod), Some("isolated"));
         assert!(!node.model.exists(&scope(&pod)), "no scope is made");
         assert_eq!(node.lists(&pod), ["2-3", "2-3", "2-3"]);
@@ -70,8 +62,7 @@ async fn a_vm_is_isolated_where_it_is_and_given_back() {
         node.check().await;
         assert_eq!(node.phase(&pod), Some("isolated"));
 
-        node.handle.deregister(pod.uid.clone()).await.unwrap();
-        node.quiet().await;
+        node.deregister(&pod).await;
         for tid in [pod.init, pod.anchor, pod.other, qemu.pid, qemu.vcpus[1], shell] {
             assert_eq!(node.model.cgroup(tid).unwrap(), pod.origin);
             assert_eq!(node.model.affinity(tid).unwrap(), cpus("2-3"));
@@ -87,12 +78,10 @@ async fn a_vm_is_isolated_where_it_is_and_given_back() {
 async fn a_container_that_ends_leaves_nothing_on_the_levels_above() {
     for without_daemon in [false, true] {
         let mut node = Node::in_place().await;
-        let (first, _) = node.vm_by(Runtime::Runc, 1, "2-3").await;
-        let (second, _) = node.vm_by(Runtime::Runc, 2, "4-5").await;
+        let (first, _) = node.isolated(1, "2-3").await;
+        let (second, _) = node.isolated(2, "4-5").await;
         // The pod lives on.
-        node.model
-            .add_container(&first, &cpus("0-1"), &Limits::default())
-            .unwrap();
+        node.add_container(&first, "0-1");
         if without_daemon {
             node.stop().await;
         }
@@ -100,21 +89,16 @@ async fn a_container_that_ends_leaves_nothing_on_the_levels_above() {
         if without_daemon {
             node.start();
         }
-        node.reconcile().await;
-        node.quiet().await;
+        node.catch_up().await;
         assert_eq!(node.phase(&first), None);
         assert!(!node.model.exists(&first.origin));
         node.assert_nothing_claimed(&[pod_of(&first)]);
         assert_eq!(node.lists(&second), ["4-5", "4-5", "4-5"]);
         node.check().await;
         // The container starts anew.
-        let again = node
-            .model
-            .add_container(&first, &cpus("2-3"), &Limits::default())
-            .unwrap();
+        let again = node.add_container(&first, "2-3");
         node.register(&again).await.unwrap();
-        let qemu = node.model.add_qemu(again.init, 2).unwrap();
-        node.attach(&again, &qemu).await.unwrap();
+        node.started(&again, 2).await;
         assert_eq!(node.lists(&again), ["2-5", "2-3", "2-3"]);
         node.check().await;
     }
@@ -124,23 +108,20 @@ async fn a_container_that_ends_leaves_nothing_on_the_levels_above() {
 async fn what_others_added_to_the_lists_above_stays() {
     let mut node = Node::in_place().await;
     node.model.meddle(&kubepods(), File::CpusExclusive, "7").unwrap();
-    let (pod, _) = node.vm_by(Runtime::Runc, 1, "2-3").await;
+    let (pod, _) = node.isolated(1, "2-3").await;
     assert_eq!(node.lists(&pod)[0], "2-3,7");
     node.check().await;
-    node.handle.deregister(pod.uid.clone()).await.unwrap();
-    node.quiet().await;
+    node.deregister(&pod).await;
     assert_eq!(node.read(&kubepods(), File::CpusExclusive), "7");
 }
 
 #[tokio::test]
 async fn a_resize_in_place_moves_the_partition_and_the_lists_above() {
     let mut node = Node::in_place().await;
-    let (pod, _) = node.vm_by(Runtime::Runc, 1, "2-3").await;
-    node.checkpoint.release(&pod.uid).unwrap();
-    node.checkpoint.admit(&pod.uid, "vm", &cpus("4-5")).unwrap();
+    let (pod, _) = node.isolated(1, "2-3").await;
+    node.assign(&pod, "4-5");
     node.model.meddle(&pod.origin, File::Cpus, "4-5").unwrap();
-    node.reconcile().await;
-    node.quiet().await;
+    node.catch_up().await;
     assert_eq!(node.lists(&pod), ["4-5", "4-5", "4-5"]);
     node.check().await;
 }
@@ -150,11 +131,9 @@ async fn a_resize_in_place_moves_the_partition_and_the_lists_above() {
 async fn a_vm_in_place_leaves_cpus_at_once_whatever_its_guest_has() {
     let mut node = Node::in_place().await;
     node.waits_for_vcpus().await;
-    let (pod, _) = node.vm_by(Runtime::Runc, 1, "2-3").await;
-    node.checkpoint.release(&pod.uid).unwrap();
-    node.checkpoint.admit(&pod.uid, "vm", &cpus("2")).unwrap();
-    node.reconcile().await;
-    node.quiet().await;
+    let (pod, _) = node.isolated(1, "2-3").await;
+    node.assign(&pod, "2");
+    node.catch_up().await;
     let view = node.handle.view();
     assert_eq!(view.instances[&pod.uid].pending_resize, None);
     assert_eq!(view.instances[&pod.uid].exclusive, cpus("2"));
@@ -168,7 +147,7 @@ async fn scopes_and_instances_in_place_live_side_by_side() {
     let (in_slice, _) = node.isolated(1, "2-3").await;
     node.settings.policies.tree = TreeChoice::Auto;
     node.restart().await;
-    let (in_place, _) = node.vm_by(Runtime::Runc, 2, "4-5").await;
+    let (in_place, _) = node.isolated(2, "4-5").await;
     node.check().await;
     assert!(node.model.exists(&scope(&in_slice)) && !node.model.exists(&scope(&in_place)));
     // Each stays where it is.
@@ -216,7 +195,7 @@ async fn cut_off_after(changes: u32) -> bool {
 async fn a_deregistration_cut_off_anywhere_ends_by_itself() {
     for changes in 0.. {
         let mut node = Node::in_place().await;
-        let (pod, qemu) = node.vm_by(Runtime::Runc, 1, "2-3").await;
+        let (pod, qemu) = node.isolated(1, "2-3").await;
         let handle = node.handle.clone();
         let call = handle.deregister(pod.uid.clone());
         let done = killed(&mut node, changes, call).await;
@@ -242,11 +221,9 @@ async fn a_deregistration_cut_off_anywhere_ends_by_itself() {
 #[tokio::test]
 async fn what_the_daemon_leaves_behind_when_it_is_removed_is_what_live_vms_have() {
     let mut node = Node::in_place().await;
-    let (first, _) = node.vm_by(Runtime::Runc, 1, "2-3").await;
-    let (second, _) = node.vm_by(Runtime::Runc, 2, "4-5").await;
-    node.model
-        .add_container(&first, &cpus("0-1"), &Limits::default())
-        .unwrap();
+    let (first, _) = node.isolated(1, "2-3").await;
+    let (second, _) = node.isolated(2, "4-5").await;
+    node.add_container(&first, "0-1");
     node.stop().await;
     node.model.end(first.init).unwrap();
     let released = crate::engine::release_host(node.model.system()).await.unwrap();
@@ -263,7 +240,7 @@ async fn what_the_daemon_leaves_behind_when_it_is_removed_is_what_live_vms_have(
 async fn where_the_runtime_does_not_cope_the_scope_is_made() {
     let mut node = Node::in_place().await;
     node.model.set_copes(false);
-    let (pod, _) = node.vm_by(Runtime::Runc, 1, "2-3").await;
+    let (pod, _) = node.isolated(1, "2-3").await;
     assert!(node.model.exists(&scope(&pod)));
     assert_eq!(node.phase(&pod), Some("isolated"));
     node.assert_nothing_claimed(&[kubepods(), pod_of(&pod)]);
@@ -273,11 +250,10 @@ async fn where_the_runtime_does_not_cope_the_scope_is_made() {
 #[tokio::test]
 async fn a_list_above_that_another_program_empties_is_drift_and_is_repaired() {
     let mut node = Node::in_place().await;
-    let (pod, _) = node.vm_by(Runtime::Runc, 1, "2-3").await;
+    let (pod, _) = node.isolated(1, "2-3").await;
     for level in [kubepods(), pod_of(&pod)] {
         node.model.meddle(&level, File::CpusExclusive, "").unwrap();
-        node.reconcile().await;
-        node.quiet().await;
+        node.catch_up().await;
         assert_eq!(node.lists(&pod), ["2-3", "2-3", "2-3"], "{level}");
         node.check().await;
     }

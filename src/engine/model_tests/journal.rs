@@ -33,8 +33,7 @@ async fn every_message_of_an_instance_has_its_pods_name_also_when_it_is_gone() {
             node.handle.deregister(pod.uid.clone()).await.unwrap();
         } else {
             node.model.kill_pod(&pod).unwrap();
-            node.reconcile().await;
-            node.quiet().await;
+            node.catch_up().await;
         }
         let told = of_pod(name);
         let ids: &[&str] = match number {

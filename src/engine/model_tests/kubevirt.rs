@@ -60,8 +60,7 @@ async fn the_cpu_of_isolate_emulator_thread_is_floats_whether_virt_handler_comes
         // A daemon that starts anew takes it as it is.
         node.restart().await;
         assert_whole(&mut node, &pod, &qemu).await;
-        node.handle.deregister(pod.uid.clone()).await.unwrap();
-        node.quiet().await;
+        node.deregister(&pod).await;
         assert_eq!(node.model.children(&pod.origin).unwrap(), Vec::<String>::new());
         assert_eq!(node.pins(&qemu), ["2", "3"]);
     }
@@ -100,11 +99,9 @@ async fn a_resize_gives_the_spare_cpus_to_float_again() {
     let (pod, qemu) = node.launched(1, "2-4", &[2, 3]);
     node.until_adopted(&pod).await;
     for (list, float) in [("2-5", "4-5"), ("2-4", "4")] {
-        node.checkpoint.release(&pod.uid).unwrap();
-        node.checkpoint.admit(&pod.uid, "vm", &cpus(list)).unwrap();
+        node.assign(&pod, list);
         node.model.meddle(&pod.origin, File::Cpus, list).unwrap();
-        node.reconcile().await;
-        node.quiet().await;
+        node.catch_up().await;
         let known = node.known(&pod).unwrap();
         assert_eq!(known.exclusive.to_string(), "2-3");
         assert_eq!(node.read(&pod.origin.child("housekeeping"), File::Cpus), float);
@@ -172,8 +169,7 @@ async fn a_vm_whose_rule_wants_no_partition_has_none_and_its_container_keeps_all
     node.until_contained(&pod).await;
     node.assert_launcher_may_pin(&pod, &qemu, "2-3", ["2", "3"]);
     node.check().await;
-    node.handle.deregister(pod.uid.clone()).await.unwrap();
-    node.quiet().await;
+    node.deregister(&pod).await;
     assert_eq!(node.pins(&qemu), ["2", "3"]);
     node.check().await;
 }

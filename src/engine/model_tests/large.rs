@@ -107,8 +107,7 @@ async fn a_cpu_that_was_offline_when_a_units_list_was_written_is_its_again_when_
     node.model.hotplug(&cpus("0-5,7")).unwrap();
     node.reconcile().await;
     node.model.kill_pod(&pod).unwrap();
-    node.reconcile().await;
-    node.quiet().await;
+    node.catch_up().await;
     node.model.hotplug(&cpus("0-7")).unwrap();
     assert_eq!(node.read(&unit, File::CpusEffective), "0-7");
 }

@@ -306,6 +306,17 @@ impl Node {
     }
 }
 
+/// A node with a ledger, and a VM on CPUs 2 and 3 whose counters are read.
+async fn read_vm() -> (Node, Fake, RunningLedger, Pod) {
+    let mut node = Node::new();
+    let fake = Fake::new(node.directory.path());
+    let running = node.keep_ledger(&fake);
+    let (pod, _) = node.isolated(1, "2-3").await;
+    let is_read = |_: &Node| opened(&fake.events()).len() == 2;
+    node.until("its seats are opened", is_read).await;
+    (node, fake, running, pod)
+}
+
 fn states(events: &[Event]) -> Vec<String> {
     let states = events.iter().filter_map(|event| match event {
         Event::State { state, .. } => Some(state.clone()),

@@ -209,8 +209,7 @@ async fn a_hot_plugged_vcpu_joins_and_the_others_stay_where_they_are() {
     let mut node = Node::new();
     let pod = node.pod(1, "2-4");
     node.register(&pod).await.unwrap();
-    let mut qemu = node.model.add_qemu(pod.init, 2).unwrap();
-    node.attach(&pod, &qemu).await.unwrap();
+    let mut qemu = node.started(&pod, 2).await;
     let late = node.model.spawn_thread(qemu.pid, "CPU 2/KVM").unwrap();
     qemu.vcpus.push(late);
     let placed = node.attach(&pod, &qemu).await.unwrap();

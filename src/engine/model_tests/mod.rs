@@ -49,7 +49,7 @@ use stelia_decide::admission::Claim;
 use stelia_decide::float::has_idle_cpus;
 use stelia_kernel::cgroup::{CgroupPath, Cgroups, File, Limits};
 use stelia_kernel::proc::Procs;
-use stelia_kubelet::PodUid;
+use stelia_kubelet::{PodName, PodUid};
 use stelia_model::PinnedReason;
 use stelia_model::record::{Phase, Vcpu};
 use stelia_settings::{FloatPolicy, Isolation, Partition, Policies, Settings, TreeChoice, TreeHome};
@@ -223,11 +223,55 @@ impl Node {
 
     /// A pod with a VM that runs isolated.
     async fn isolated(&mut self, number: u32, list: &str) -> (Pod, Qemu) {
-        let pod = self.pod(number, list);
+        self.isolated_by(Runtime::Runc, number, list).await
+    }
+
+    async fn isolated_by(&mut self, runtime: Runtime, number: u32, list: &str) -> (Pod, Qemu) {
+        let pod = self.pod_by(runtime, number, list);
         self.register(&pod).await.unwrap();
-        let qemu = self.model.add_qemu(pod.init, cpus(list).len() as u32).unwrap();
-        self.attach(&pod, &qemu).await.unwrap();
+        let qemu = self.started(&pod, cpus(list).len() as u32).await;
         (pod, qemu)
+    }
+
+    /// A VM in the pod's first container, whose vCPUs are attached.
+    async fn started(&self, pod: &Pod, vcpus: u32) -> Qemu {
+        let qemu = self.model.add_qemu(pod.init, vcpus).unwrap();
+        self.attach(pod, &qemu).await.unwrap();
+        qemu
+    }
+
+    /// A pod that kubelet gave no CPUs of its own; its container may run on these.
+    fn plain_pod(&self, number: u32, list: &str) -> Pod {
+        let list = if list.is_empty() { CpuSet::new() } else { cpus(list) };
+        self.model.add_pod(&uid(number), &list, &Limits::default()).unwrap()
+    }
+
+    /// Another container of the pod.
+    fn add_container(&self, pod: &Pod, list: &str) -> Pod {
+        let added = self.model.add_container(pod, &cpus(list), &Limits::default());
+        added.unwrap()
+    }
+
+    fn name(&self, pod: &Pod, name: &str) {
+        let name = PodName::new("team-a", name).unwrap();
+        self.model.name_pod(pod, &name).unwrap();
+    }
+
+    /// kubelet gives the pod other CPUs.
+    fn assign(&mut self, pod: &Pod, list: &str) {
+        self.checkpoint.release(&pod.uid).unwrap();
+        self.checkpoint.admit(&pod.uid, "vm", &cpus(list)).unwrap();
+    }
+
+    /// All is read again, and everything that follows is done.
+    async fn catch_up(&self) {
+        self.reconcile().await;
+        self.quiet().await;
+    }
+
+    async fn deregister(&self, pod: &Pod) {
+        self.handle.deregister(pod.uid.clone()).await.unwrap();
+        self.quiet().await;
     }
 
     fn read(&self, cgroup: &CgroupPath, file: File) -> String {

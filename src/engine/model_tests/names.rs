@@ -15,9 +15,7 @@ impl Node {
 async fn an_instance_has_its_pods_name_also_after_a_restart_and_when_the_configuration_is_gone() {
     let mut node = Node::new();
     let pod = node.pod(1, "2-3");
-    node.model
-        .name_pod(&pod, &PodName::new("team-a", "vm").unwrap())
-        .unwrap();
+    node.name(&pod, "vm");
     node.register(&pod).await.unwrap();
     assert_eq!(node.shown(&pod).as_deref(), Some("team-a/vm"));
     node.restart().await;

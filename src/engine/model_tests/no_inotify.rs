@@ -57,7 +57,7 @@ async fn without_inotify_the_daemon_audits_says_so_and_watches_again_once_it_can
     .await;
     let problem = node.handle.view().watch_problem.clone().unwrap();
     assert!(
-        problem.contains("the node is not watched") && problem.contains("Too many open files"),
+        problem.contains("not watched") && problem.contains("Too many open files"),
         "{problem}"
     );
     // No event reports these.

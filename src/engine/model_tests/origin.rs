@@ -58,8 +58,7 @@ async fn it_runs_wherever_its_cpuset_allows_once_the_instance_is_none_any_more()
     // No rule is of it any more, or it would be adopted again.
     node.settings.policies.adopt.clear();
     node.handle.reload(node.settings.clone()).await.unwrap();
-    node.handle.deregister(pod.uid.clone()).await.unwrap();
-    node.quiet().await;
+    node.deregister(&pod).await;
     assert_eq!(node.model.mask(pod.init), cpus("0-7"));
     assert_eq!(node.model.affinity(pod.init).unwrap(), cpus("2-3"));
     node.check().await;

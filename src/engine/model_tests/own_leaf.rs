@@ -5,14 +5,6 @@ use super::in_place::pod_of;
 use super::*;
 
 impl Node {
-    async fn vm_in_place(&mut self) -> (Pod, Qemu) {
-        let pod = self.pod(1, "2-3");
-        self.register(&pod).await.unwrap();
-        let qemu = self.model.add_qemu(pod.init, 2).unwrap();
-        self.attach(&pod, &qemu).await.unwrap();
-        (pod, qemu)
-    }
-
     fn tenant_writes(&self, pod: &Pod, cgroup: &CgroupPath, file: File, value: &str) {
         self.model.write_as(&pod.uid, cgroup, file, value).unwrap();
     }
@@ -39,7 +31,7 @@ async fn a_leaf_that_is_there_before_the_registration_is_refused_by_name() {
 #[tokio::test]
 async fn what_a_container_makes_below_its_leaves_is_undone_and_counted() {
     let mut node = Node::in_place().await;
-    let (pod, qemu) = node.vm_in_place().await;
+    let (pod, qemu) = node.isolated(1, "2-3").await;
     let [vcpu, housekeeping] = ["vcpu", "housekeeping"].map(|leaf| pod.origin.child(leaf));
     for leaf in [&vcpu, &housekeeping] {
         assert_eq!(node.read(leaf, File::MaxDescendants), "0");
@@ -58,8 +50,7 @@ async fn what_a_container_makes_below_its_leaves_is_undone_and_counted() {
     // And one of the vCPUs.
     node.tenant_writes(&pod, &vcpu.child("z"), File::Threads, &qemu.vcpus[0].to_string());
     let before = node.handle.view().counters.drift_found;
-    node.reconcile().await;
-    node.quiet().await;
+    node.catch_up().await;
     assert!(
         node.handle.view().counters.drift_found >= before + 4,
         "both files, and what is below"
@@ -78,14 +69,13 @@ async fn what_a_container_makes_below_its_leaves_is_undone_and_counted() {
 #[tokio::test]
 async fn threads_in_cgroups_that_a_container_makes_beside_its_leaves_are_gathered() {
     let mut node = Node::in_place().await;
-    let (pod, qemu) = node.vm_in_place().await;
+    let (pod, qemu) = node.isolated(1, "2-3").await;
     let beside = pod.origin.child("x");
     node.model.create(&beside).unwrap();
     node.tenant_writes(&pod, &beside, File::Type, "threaded");
     let hidden = node.model.spawn_thread(qemu.pid, "worker").unwrap();
     node.tenant_writes(&pod, &beside, File::Threads, &hidden.to_string());
-    node.reconcile().await;
-    node.quiet().await;
+    node.catch_up().await;
     assert_eq!(node.model.cgroup(hidden).unwrap(), pod.origin.child("housekeeping"));
     node.check().await;
 }
@@ -93,7 +83,7 @@ async fn threads_in_cgroups_that_a_container_makes_beside_its_leaves_are_gathere
 #[tokio::test]
 async fn an_instance_whose_container_hides_threads_below_vcpu_ends() {
     let mut node = Node::in_place().await;
-    let (pod, qemu) = node.vm_in_place().await;
+    let (pod, qemu) = node.isolated(1, "2-3").await;
     let vcpu = pod.origin.child("vcpu");
     node.tenant_writes(&pod, &vcpu, File::MaxDescendants, "max");
     let below = [vcpu.child("x"), vcpu.child("x").child("y")];
@@ -103,8 +93,7 @@ async fn an_instance_whose_container_hides_threads_below_vcpu_ends() {
     }
     let hidden = node.model.spawn_thread(qemu.pid, "worker").unwrap();
     node.tenant_writes(&pod, &below[1], File::Threads, &hidden.to_string());
-    node.handle.deregister(pod.uid.clone()).await.unwrap();
-    node.quiet().await;
+    node.deregister(&pod).await;
     assert_eq!(node.model.cgroup(hidden).unwrap(), pod.origin);
     node.assert_as_before(&pod);
     node.assert_nothing_claimed(&[in_place::kubepods(), pod_of(&pod)]);
@@ -115,7 +104,7 @@ async fn an_instance_whose_container_hides_threads_below_vcpu_ends() {
 #[tokio::test]
 async fn a_list_that_a_container_writes_into_its_leaf_closes_no_cpus() {
     let mut node = Node::in_place().await;
-    let (pod, _) = node.vm_in_place().await;
+    let (pod, _) = node.isolated(1, "2-3").await;
     let other = node.pod(2, "4-5");
     node.register(&other).await.unwrap();
     let vcpu = pod.origin.child("vcpu");
@@ -124,8 +113,7 @@ async fn a_list_that_a_container_writes_into_its_leaf_closes_no_cpus() {
     node.tenant_writes(&pod, &vcpu, File::CpusExclusive, "2-5");
     node.model.record_calls(true);
     node.start();
-    node.reconcile().await;
-    node.quiet().await;
+    node.catch_up().await;
     let calls = node.model.calls();
     let claims = calls
         .iter()

@@ -77,8 +77,7 @@ async fn no_container_that_could_stop_the_node_becomes_a_partition() {
             node.settings.policies.partition = Some(partition);
             node.handle.reload(node.settings.clone()).await.unwrap();
             node.handle.register(node.by_an_administrator(&pod)).await.unwrap();
-            node.handle.deregister(pod.uid.clone()).await.unwrap();
-            node.quiet().await;
+            node.deregister(&pod).await;
         }
         node.settings.policies.partition = None;
         node = node.on_kernel("7.2.0").await;
@@ -95,8 +94,7 @@ async fn a_vm_that_could_stop_the_node_in_place_is_in_the_slice() {
         grant(&node, &pod);
         for pod in [&pod, &honest] {
             node.register(pod).await.unwrap();
-            let qemu = node.model.add_qemu(pod.init, 2).unwrap();
-            node.attach(pod, &qemu).await.unwrap();
+            node.started(pod, 2).await;
         }
         assert!(node.model.exists(&scope(&pod)) && !node.model.exists(&scope(&honest)));
         assert!(!node.model.exists(&pod.origin.child("vcpu")));

@@ -46,8 +46,7 @@ async fn as_lse(node: &Node, pod: &Pod) -> Result<(PodUid, CgroupPath), Error> {
 async fn a_list_that_a_container_wrote_takes_no_vms_cpus() {
     let mut node = node().await;
     let victim = node.registered(1, 2, Qos::Lse).await;
-    let qemu = node.model.add_qemu(victim.init, 2).unwrap();
-    node.attach(&victim, &qemu).await.unwrap();
+    node.started(&victim, 2).await;
     let own = node.exclusive(&victim);
     let attacker = attacker(&node, &own.to_string());
     node.reconcile().await;
@@ -90,7 +89,7 @@ async fn a_list_that_a_container_wrote_takes_no_reserved_cpus() {
 async fn a_list_that_a_container_wrote_gives_away_no_other_pods_cpus() {
     let node = node().await;
     // kubelet left these to it.
-    let third = node.model.add_pod(&uid(3), &cpus("4-5"), &Limits::default()).unwrap();
+    let third = node.plain_pod(3, "4-5");
     node.model.meddle(&third.origin, File::CpuMax, "200000 100000").unwrap();
     attacker(&node, "4-5");
     node.reconcile().await;

@@ -25,8 +25,7 @@ impl Node {
         self.checkpoint.admit_pod(&uid(1), &cpus("1-3"), &containers).unwrap();
         let pod = self.model.add_pod(&uid(1), &cpus("2-3"), &weight(2)).unwrap();
         self.register(&pod).await.unwrap();
-        let qemu = self.model.add_qemu(pod.init, 2).unwrap();
-        self.attach(&pod, &qemu).await.unwrap();
+        let qemu = self.started(&pod, 2).await;
         (pod, qemu)
     }
 

@@ -119,16 +119,14 @@ impl Node {
 
     fn named(&mut self, number: u32, list: &str) -> Pod {
         let pod = self.pod(number, list);
-        let name = PodName::new("team-a", &format!("vm-{number}")).unwrap();
-        self.model.name_pod(&pod, &name).unwrap();
+        self.name(&pod, &format!("vm-{number}"));
         pod
     }
 
     async fn named_isolated(&mut self, number: u32, list: &str) -> (Pod, Qemu) {
         let pod = self.named(number, list);
         self.register(&pod).await.unwrap();
-        let qemu = self.model.add_qemu(pod.init, cpus(list).len() as u32).unwrap();
-        self.attach(&pod, &qemu).await.unwrap();
+        let qemu = self.started(&pod, cpus(list).len() as u32).await;
         (pod, qemu)
     }
 }

@@ -12,8 +12,7 @@ impl Node {
     async fn fragmented(&mut self) -> (Pod, Qemu) {
         let vm = self.fill_up(3, 2).await;
         self.ask(&vm, full()).await.unwrap();
-        let qemu = self.model.add_qemu(vm.init, 2).unwrap();
-        self.attach(&vm, &qemu).await.unwrap();
+        let qemu = self.started(&vm, 2).await;
         self.end_fillers().await;
         (vm, qemu)
     }

@@ -59,10 +59,10 @@ async fn an_anchor_must_be_a_process_that_stays_in_the_container() {
 #[tokio::test]
 async fn a_pod_that_kubelet_gave_no_cpus_or_others_is_refused() {
     let mut node = Node::new();
-    let none = node.model.add_pod(&uid(1), &cpus("0-7"), &Limits::default()).unwrap();
+    let none = node.plain_pod(1, "0-7");
     refused(&node, node.register(&none), ErrorKind::NotGuaranteed).await;
     node.checkpoint.admit(&uid(2), "vm", &cpus("4-5")).unwrap();
-    let differs = node.model.add_pod(&uid(2), &cpus("4"), &Limits::default()).unwrap();
+    let differs = node.plain_pod(2, "4");
     refused(&node, node.register(&differs), ErrorKind::CpusetMismatch).await;
     let pod = node.pod(3, "2-3");
     node.checkpoint.write_bytes(b"{").unwrap();

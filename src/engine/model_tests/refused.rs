@@ -33,8 +33,7 @@ impl Node {
     /// As many audits as a first pause takes, and more.
     async fn audits(&self) {
         for _ in 0..3 {
-            self.reconcile().await;
-            self.quiet().await;
+            self.catch_up().await;
         }
     }
 
@@ -173,8 +172,7 @@ async fn while_the_cause_is_there_it_stays_contained_and_is_tried_ever_more_rare
     let mut tried = Vec::new();
     for audit in 1..=40 {
         let before = node.model.changes();
-        node.reconcile().await;
-        node.quiet().await;
+        node.catch_up().await;
         if node.model.changes() != before {
             tried.push(audit);
         }

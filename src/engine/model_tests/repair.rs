@@ -128,7 +128,7 @@ async fn a_broken_file_of_kubelets_leaves_the_floats_alone_and_a_mended_one_is_f
     let mut node = Node::new();
     let (pod, _) = node.isolated(1, "2-3").await;
     node.checkpoint.write_bytes(b"").unwrap();
-    node.model.add_pod(&uid(9), &cpus("4"), &Limits::default()).unwrap();
+    node.plain_pod(9, "4");
     let report = node.reconcile().await;
     assert_eq!(report.did.steps, 0);
     assert!(report.degraded[0].1.text.contains("empty"), "{report:?}");

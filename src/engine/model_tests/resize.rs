@@ -14,8 +14,7 @@ impl Node {
             ..AllocationRequest::default()
         };
         self.ask(&pod, request).await.unwrap();
-        let qemu = self.model.add_qemu(pod.init, cpus).unwrap();
-        self.attach(&pod, &qemu).await.unwrap();
+        let qemu = self.started(&pod, cpus).await;
         (pod, qemu)
     }
 
@@ -51,12 +50,7 @@ async fn a_vm_grows_on_the_cpus_that_it_has_and_more() {
     );
     assert_eq!(node.exclusive(&pod), after);
     let allocation = node.handle.view().instances[&pod.uid].allocation.clone().unwrap();
-    assert!(
-        allocation
-            .explanation
-            .iter()
-            .any(|line| line.starts_with("resized from "))
-    );
+    assert!(allocation.explanation.iter().any(|line| line.starts_with("resized")));
     node.check().await;
 }
 
@@ -93,8 +87,7 @@ async fn a_vm_shrinks_when_its_vcpus_are_unplugged_and_keeps_its_cpus_when_they_
     }
     // It is over, and nothing waits again.
     for _ in 0..3 {
-        node.reconcile().await;
-        node.quiet().await;
+        node.catch_up().await;
         assert_eq!(node.handle.view().instances[&pod.uid].pending_resize, None);
     }
     let view = node.handle.view();
@@ -126,8 +119,7 @@ async fn a_vm_with_more_vcpus_than_cpus_is_given_more_at_once() {
     node.waits_for_vcpus().await;
     let pod = node.limited(1, 2);
     node.ask(&pod, AllocationRequest::default()).await.unwrap();
-    let qemu = node.model.add_qemu(pod.init, 4).unwrap();
-    node.attach(&pod, &qemu).await.unwrap();
+    node.started(&pod, 4).await;
     let before = node.exclusive(&pod);
     assert_eq!(node.resize_to(&pod, 2, false).await.unwrap(), (before.clone(), false));
     let (after, waits) = node.resize_to(&pod, 3, false).await.unwrap();
@@ -191,8 +183,7 @@ async fn a_vm_with_more_vcpus_than_cpus_waits_again_after_a_refusal() {
     node.handle.reload(node.settings.clone()).await.unwrap();
     let pod = node.limited(1, 3);
     node.ask(&pod, AllocationRequest::default()).await.unwrap();
-    let qemu = node.model.add_qemu(pod.init, 4).unwrap();
-    node.attach(&pod, &qemu).await.unwrap();
+    node.started(&pod, 4).await;
     node.resize_to(&pod, 2, false).await.unwrap();
     while node.handle.view().instances[&pod.uid].pending_resize.is_some() {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -213,8 +204,7 @@ async fn a_container_that_registers_again_after_a_resize_keeps_its_instance() {
         ..AllocationRequest::default()
     };
     node.ask(&pod, request.clone()).await.unwrap();
-    let qemu = node.model.add_qemu(pod.init, 2).unwrap();
-    node.attach(&pod, &qemu).await.unwrap();
+    node.started(&pod, 2).await;
     node.resize_to(&pod, 4, false).await.unwrap();
     node.ask(&pod, request).await.unwrap();
     assert_eq!(node.exclusive(&pod).len(), 4);

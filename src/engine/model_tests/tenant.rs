@@ -245,8 +245,7 @@ async fn play(stage: Stage, troubles: &[Trouble]) {
         node.register(&pod).await.unwrap();
     }
     if stage == Stage::Isolated {
-        let qemu = node.model.add_qemu(pod.init, 2).unwrap();
-        node.attach(&pod, &qemu).await.unwrap();
+        node.started(&pod, 2).await;
     }
     let mut connection = PodConnection::open(&node, &pod).await;
     for trouble in troubles {

@@ -38,8 +38,7 @@ async fn a_vm_has_its_idle_cpus_until_the_attach_and_its_partition_afterwards() 
     node.register(&pod).await.unwrap();
     assert_eq!(node.floating(&pod), (first.to_string(), "until-attached"));
     node.check().await;
-    let qemu = node.model.add_qemu(pod.init, own.len() as u32).unwrap();
-    node.attach(&pod, &qemu).await.unwrap();
+    let qemu = node.started(&pod, own.len() as u32).await;
     let shared = topology(2, 2, 2).online().difference(&own);
     assert_eq!(node.floating(&pod), (shared.to_string(), "too-few-near"));
     assert_eq!(node.phase(&pod), Some("isolated"));
@@ -67,8 +66,7 @@ async fn an_attach_moves_no_other_vms_float() {
     node.quiet().await;
     let before = node.model.changes();
     let registered = node.floating(&bystander);
-    let qemu = node.model.add_qemu(pod.init, 3).unwrap();
-    node.attach(&pod, &qemu).await.unwrap();
+    node.started(&pod, 3).await;
     assert!(node.model.changes() > before);
     // What the bystander floats on follows from the registration alone.
     assert_eq!(node.floating(&bystander), registered);
@@ -118,8 +116,7 @@ async fn while_its_guest_is_shut_down_a_vmm_floats_near_the_vms_cpus() {
     assert_eq!(node.floating(&pod), (rest.to_string(), "until-attached"));
     node.check().await;
     // The next boot has new threads.
-    let qemu = node.model.add_qemu(pod.init, 3).unwrap();
-    node.attach(&pod, &qemu).await.unwrap();
+    node.started(&pod, 3).await;
     assert_eq!(node.floating(&pod).1, "too-few-near");
     node.check().await;
 }
@@ -131,8 +128,7 @@ async fn registered_again_it_floats_near_its_cpus_again() {
     let own: CpuSet = first.iter().take(3).collect();
     let pod = node.pod(1, &own.to_string());
     node.register(&pod).await.unwrap();
-    let qemu = node.model.add_qemu(pod.init, 3).unwrap();
-    node.attach(&pod, &qemu).await.unwrap();
+    node.started(&pod, 3).await;
     node.handle.deregister(pod.uid.clone()).await.unwrap();
     node.check().await;
     node.register(&pod).await.unwrap();

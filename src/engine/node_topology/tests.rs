@@ -174,11 +174,7 @@ fn memory_that_nobody_can_account_for_is_not_reported() {
             .all(|node| node.memory.is_none() && node.huge_pages.is_empty())
     );
     assert!(facts.numa.values().all(|node| node.distances.len() == 2));
-    assert!(
-        facts.problems[0].contains("memory_manager_state"),
-        "{:?}",
-        facts.problems
-    );
+    assert!(facts.problems[0].contains("memory_manager"), "{:?}", facts.problems);
     assert_eq!(facts.warnings(), facts.problems);
 }
 

@@ -24,10 +24,11 @@ use super::*;
 use crate::entry::{Entry, Event};
 use crate::verdict::Verdict;
 
-const WIDE: Limits = Limits {
-    bytes: 1 << 20,
-    segment_bytes: 2000,
-};
+const WIDE: Limits = limits(1 << 20, 2000);
+
+const fn limits(bytes: u64, segment_bytes: u64) -> Limits {
+    Limits { bytes, segment_bytes }
+}
 
 fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
@@ -55,6 +56,14 @@ fn filled(directory: &Path, count: u64, limits: Limits) -> Ring {
         ring.append(&mut entry(at, 100)).unwrap();
     }
     ring
+}
+
+/// A closed ring of so many entries, and its only segment.
+fn written(count: u64) -> (TempDir, PathBuf) {
+    let directory = folder();
+    drop(filled(directory.path(), count, WIDE));
+    let file = segments(directory.path()).pop().unwrap();
+    (directory, file)
 }
 
 fn segments(directory: &Path) -> Vec<PathBuf> {
@@ -189,10 +198,7 @@ fn limits_that_become_smaller_hold_from_the_next_entry_on() {
     let directory = folder();
     let mut ring = filled(directory.path(), 60, WIDE);
     assert!(bytes(directory.path()) > 6000);
-    ring.set_limits(Limits {
-        bytes: 3000,
-        segment_bytes: 1000,
-    });
+    ring.set_limits(limits(3000, 1000));
     let appended = ring.append(&mut entry(61, 100)).unwrap();
     assert!(appended.removed > 0);
     assert!(bytes(directory.path()) <= 3000);

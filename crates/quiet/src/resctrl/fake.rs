@@ -97,10 +97,10 @@ impl Resctrl {
         self.0.borrow().groups.keys().cloned().collect()
     }
 
-    /// The monitoring groups of a control group.
-    pub(super) fn monitors(&self, group: &str) -> Vec<(String, String)> {
+    /// The monitoring groups of a control group, each with its CPUs.
+    pub(super) fn monitors(&self, group: &str) -> Vec<String> {
         let monitors = self.group(group).monitors.into_iter();
-        monitors.map(|(name, cpus)| (name, cpus.to_string())).collect()
+        monitors.map(|(name, cpus)| format!("{name} {cpus}")).collect()
     }
 }
 

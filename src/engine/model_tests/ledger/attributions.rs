@@ -109,12 +109,7 @@ async fn where_nobody_may_trace_counts_go_on_and_the_entry_says_that_it_names_no
 
 #[tokio::test]
 async fn a_sample_is_counted_beside_an_audit_and_kept_although_nobody_intruded() {
-    let mut node = Node::new();
-    let fake = Fake::new(node.directory.path());
-    let running = node.keep_ledger(&fake);
-    let (pod, _) = node.isolated(1, "2-3").await;
-    node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
-        .await;
+    let (mut node, fake, running, pod) = read_vm().await;
     node.reconcile().await;
     node.until("the audit's look is taken", |_| fake.readings() > 1).await;
     assert!(fake.host.targets.lock().unwrap().is_empty(), "off by default");

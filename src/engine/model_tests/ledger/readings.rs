@@ -4,12 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn of_a_vms_life_its_seats_are_opened_read_and_closed() {
-    let mut node = Node::new();
-    let fake = Fake::new(node.directory.path());
-    let running = node.keep_ledger(&fake);
-    let (pod, _) = node.isolated(1, "2-3").await;
-    node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
-        .await;
+    let (node, fake, running, pod) = read_vm().await;
     let seats = opened(&fake.events());
     assert_eq!(seats.values().collect::<Vec<_>>(), ["2", "3"]);
     let account = node.account(&pod).await;
@@ -79,12 +74,7 @@ async fn what_changes_while_it_is_at_work_is_one_look() {
 
 #[tokio::test]
 async fn what_no_view_shows_differently_is_not_looked_at() {
-    let mut node = Node::new();
-    let fake = Fake::new(node.directory.path());
-    let running = node.keep_ledger(&fake);
-    node.isolated(1, "2-3").await;
-    node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
-        .await;
+    let (mut node, fake, running, _) = read_vm().await;
     node.quiet().await;
     let before = fake.readings();
     node.reconcile().await;
@@ -105,12 +95,7 @@ async fn what_no_view_shows_differently_is_not_looked_at() {
 
 #[tokio::test]
 async fn a_full_disk_is_said_hurts_no_vm_and_loses_no_count() {
-    let mut node = Node::new();
-    let fake = Fake::new(node.directory.path());
-    let running = node.keep_ledger(&fake);
-    let (pod, _) = node.isolated(1, "2-3").await;
-    node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
-        .await;
+    let (node, fake, running, pod) = read_vm().await;
     fake.host.full.store(true, Ordering::SeqCst);
     fake.host.others.fetch_add(7, Ordering::SeqCst);
     let problem = |node: &Node| node.handle.view().ledger.problem.clone();
@@ -135,12 +120,7 @@ async fn a_full_disk_is_said_hurts_no_vm_and_loses_no_count() {
 
 #[tokio::test]
 async fn a_daemon_that_was_killed_loses_and_books_nothing_twice() {
-    let mut node = Node::new();
-    let fake = Fake::new(node.directory.path());
-    let running = node.keep_ledger(&fake);
-    let (pod, _) = node.isolated(1, "2-3").await;
-    node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
-        .await;
+    let (mut node, fake, running, pod) = read_vm().await;
     fake.host.others.fetch_add(5, Ordering::SeqCst);
     assert_eq!(
         node.account(&pod).await.totals.other_tasks,

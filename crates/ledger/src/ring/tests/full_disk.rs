@@ -63,10 +63,7 @@ impl Disk for LimitedDisk {
 fn a_full_disk_stops_the_ring_and_erases_nothing_of_it() {
     let directory = folder();
     let disk = LimitedDisk::new(directory.path(), 5000);
-    let limits = Limits {
-        bytes: 1 << 20,
-        segment_bytes: 600,
-    };
+    let limits = limits(1 << 20, 600);
     let (mut ring, _) = Ring::open_on(Box::new(disk.clone()), directory.path(), limits).unwrap();
     let mut kept = 0;
     for at in 1..100 {
@@ -106,10 +103,7 @@ fn a_full_disk_stops_the_ring_and_erases_nothing_of_it() {
 fn nothing_is_removed_for_an_entry_that_cannot_be_written_although_the_ring_is_at_its_limit() {
     let directory = folder();
     let disk = LimitedDisk::new(directory.path(), 1 << 20);
-    let limits = Limits {
-        bytes: 3000,
-        segment_bytes: 600,
-    };
+    let limits = limits(3000, 600);
     let (mut ring, _) = Ring::open_on(Box::new(disk.clone()), directory.path(), limits).unwrap();
     while ring.append(&mut entry(1, 100)).unwrap().removed == 0 {}
     *disk.room.lock().unwrap() = 0;
@@ -119,10 +113,7 @@ fn nothing_is_removed_for_an_entry_that_cannot_be_written_although_the_ring_is_a
     }
     assert_eq!(read(directory.path()).0[0].seq, first);
     // Who makes the ring smaller makes room, also on a full disk.
-    ring.set_limits(Limits {
-        bytes: 1500,
-        segment_bytes: 600,
-    });
+    ring.set_limits(super::limits(1500, 600));
     ring.append(&mut entry(1, 100)).unwrap_err();
     assert!(bytes(directory.path()) <= 1500);
     assert!(checked(directory.path()).is_good());
@@ -132,10 +123,7 @@ fn nothing_is_removed_for_an_entry_that_cannot_be_written_although_the_ring_is_a
 fn the_room_of_a_segment_is_reserved_when_it_begins_and_given_back_when_it_is_full() {
     use std::os::unix::fs::MetadataExt;
     let directory = folder();
-    let limits = Limits {
-        bytes: 8 << 20,
-        segment_bytes: 1 << 20,
-    };
+    let limits = limits(8 << 20, 1 << 20);
     let (mut ring, _) = open(directory.path(), limits);
     ring.append(&mut entry(1, 100)).unwrap();
     let blocks = |at: usize| fs::metadata(&segments(directory.path())[at]).unwrap().blocks() * 512;

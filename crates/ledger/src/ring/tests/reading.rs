@@ -4,9 +4,7 @@ use super::*;
 
 #[test]
 fn a_line_that_is_too_long_is_one_fault_and_reading_goes_on() {
-    let directory = folder();
-    drop(filled(directory.path(), 3, WIDE));
-    let file = segments(directory.path()).pop().unwrap();
+    let (directory, file) = written(3);
     let text = fs::read_to_string(&file).unwrap();
     let (first, rest) = text.split_once('\n').unwrap();
     let long = vec![b'x'; MAX_LINE_BYTES + 5];
@@ -14,13 +12,7 @@ fn a_line_that_is_too_long_is_one_fault_and_reading_goes_on() {
     let (all, faults) = read(directory.path());
     // The line behind it cannot be compared with it.
     assert_eq!((seqs(&all), faults), (vec![1, 3], 2));
-    let (mut ring, _) = open(
-        directory.path(),
-        Limits {
-            bytes: 64 << 20,
-            segment_bytes: 4 << 20,
-        },
-    );
+    let (mut ring, _) = open(directory.path(), limits(64 << 20, 4 << 20));
     let error = ring.append(&mut entry(1, MAX_LINE_BYTES)).unwrap_err();
     assert!(matches!(error, RingError::TooLong { .. }), "{error}");
     assert_eq!(ring.append(&mut entry(1, 1)).unwrap().seq, 4);
@@ -77,10 +69,7 @@ fn a_reader_comes_to_what_is_written_while_it_reads() {
 #[test]
 fn a_reader_goes_on_behind_segments_that_are_removed_while_it_reads() {
     let directory = folder();
-    let limits = Limits {
-        bytes: 3000,
-        segment_bytes: 600,
-    };
+    let limits = limits(3000, 600);
     let mut ring = filled(directory.path(), 12, limits);
     let mut reader = entries(directory.path(), None).unwrap();
     let first = reader.next().unwrap().unwrap().0.seq;

@@ -4,9 +4,7 @@ use super::*;
 
 #[test]
 fn a_crash_at_any_byte_of_the_last_line_loses_that_line_alone() {
-    let directory = folder();
-    drop(filled(directory.path(), 5, WIDE));
-    let file = segments(directory.path()).pop().unwrap();
+    let (directory, file) = written(5);
     let whole = fs::read(&file).unwrap();
     let start = whole[..whole.len() - 1]
         .iter()
@@ -52,9 +50,7 @@ fn a_crash_at_the_beginning_of_a_segment_leaves_the_one_before() {
 #[test]
 fn what_somebody_changed_is_never_cut_and_the_next_entry_is_in_a_new_segment() {
     for line in 0..5 {
-        let directory = folder();
-        drop(filled(directory.path(), 5, WIDE));
-        let file = segments(directory.path()).pop().unwrap();
+        let (directory, file) = written(5);
         let mut lines: Vec<String> = fs::read_to_string(&file).unwrap().lines().map(str::to_owned).collect();
         lines[line] = lines[line].replacen("xxx", "yyy", 1);
         let changed = lines.join("\n") + "\n";
@@ -79,16 +75,11 @@ fn what_somebody_changed_is_never_cut_and_the_next_entry_is_in_a_new_segment() {
 
 #[test]
 fn more_than_a_line_that_is_no_entry_stays() {
-    let directory = folder();
-    drop(filled(directory.path(), 2, WIDE));
-    let file = segments(directory.path()).pop().unwrap();
+    let (directory, file) = written(2);
     let file = fs::OpenOptions::new().append(true).open(file).unwrap();
     let length = file.metadata().unwrap().len();
     file.set_len(length + 20 * (1 << 20)).unwrap();
-    let limits = Limits {
-        bytes: 1 << 30,
-        segment_bytes: 1 << 20,
-    };
+    let limits = limits(1 << 30, 1 << 20);
     let (mut ring, found) = open(directory.path(), limits);
     assert_eq!((found.cut, found.fault.is_some()), (0, true));
     assert_eq!(ring.append(&mut entry(9, 0)).unwrap().seq, 3);
@@ -103,10 +94,7 @@ fn a_last_segment_without_any_entry_stays_where_no_crash_left_it() {
     drop(filled(directory.path(), 2, WIDE));
     let other = directory.path().join(folder::segment_name(9));
     File::create(&other).unwrap().set_len(20 << 20).unwrap();
-    let limits = Limits {
-        bytes: 1 << 30,
-        segment_bytes: 1 << 20,
-    };
+    let limits = limits(1 << 30, 1 << 20);
     let (mut ring, _) = open(directory.path(), limits);
     assert_eq!(ring.append(&mut entry(9, 0)).unwrap().seq, 10);
     drop(ring);
@@ -114,16 +102,19 @@ fn a_last_segment_without_any_entry_stays_where_no_crash_left_it() {
     assert_eq!(seqs(&read(directory.path()).0), [1, 2, 10]);
 }
 
+/// Adds an entry of another version to a segment of one entry.
+fn append(file: &Path, json: &str) {
+    let text = fs::read_to_string(file).unwrap();
+    let last = line_format::Hash::parse(&text.as_bytes()[..64]).unwrap();
+    let line = format!("{} {json}\n", line_format::Hash::of(&last, json.as_bytes()));
+    fs::write(file, text + &line).unwrap();
+}
+
 #[test]
 fn an_entry_of_a_newer_version_is_not_cut() {
-    let directory = folder();
-    drop(filled(directory.path(), 1, WIDE));
-    let file = segments(directory.path()).pop().unwrap();
-    let text = fs::read_to_string(&file).unwrap();
-    let last = line_format::Hash::parse(&text.as_bytes()[..64]).unwrap();
+    let (directory, file) = written(1);
     let json = r#"{"seq":2,"at":2,"up":2,"of-next-year":1}"#;
-    let line = format!("{} {json}\n", line_format::Hash::of(&last, json.as_bytes()));
-    fs::write(&file, text + &line).unwrap();
+    append(&file, json);
     let (mut ring, found) = open(directory.path(), WIDE);
     assert_eq!((found.cut, found.last.unwrap().0), (0, 2));
     ring.append(&mut entry(9, 0)).unwrap();
@@ -133,14 +124,9 @@ fn an_entry_of_a_newer_version_is_not_cut() {
 /// The rest of its entry is read, and whoever checks the ring is told.
 #[test]
 fn an_event_of_a_newer_version_is_no_fault() {
-    let directory = folder();
-    drop(filled(directory.path(), 1, WIDE));
-    let file = segments(directory.path()).pop().unwrap();
-    let text = fs::read_to_string(&file).unwrap();
-    let last = line_format::Hash::parse(&text.as_bytes()[..64]).unwrap();
+    let (directory, file) = written(1);
     let json = r#"{"seq":2,"at":2,"up":2,"events":[{"event":"of-next-year","to":[{"a":1}]},{"event":"stopped"}]}"#;
-    let line = format!("{} {json}\n", line_format::Hash::of(&last, json.as_bytes()));
-    fs::write(&file, text + &line).unwrap();
+    append(&file, json);
     let (mut ring, found) = open(directory.path(), WIDE);
     assert_eq!((found.last.unwrap().0, found.fault), (2, None));
     ring.append(&mut entry(9, 0)).unwrap();

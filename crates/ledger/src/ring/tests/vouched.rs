@@ -5,10 +5,7 @@ use super::*;
 #[test]
 fn an_entry_that_is_known_and_cannot_be_compared_is_a_fault() {
     let directory = folder();
-    let limits = Limits {
-        bytes: 3000,
-        segment_bytes: 600,
-    };
+    let limits = limits(3000, 600);
     let ring = filled(directory.path(), 60, limits);
     let zeros = "0".repeat(64);
     let of = |seq: u64, hash: &str| {
