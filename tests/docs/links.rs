@@ -114,3 +114,14 @@ fn the_index_lists_every_page_once_and_nothing_else() {
     pages.sort();
     assert_eq!(listed, pages);
 }
+
+#[test]
+fn anchors_are_those_of_the_forges() {
+    let page = "# A page\n\n## `isolated`, but DEGRADED is not empty\n\n```\n# no heading\n```\n\n## kubelet's file: cannot be used\n";
+    let expected = [
+        "a-page",
+        "isolated-but-degraded-is-not-empty",
+        "kubelets-file-cannot-be-used",
+    ];
+    assert_eq!(anchors(page), expected.map(str::to_owned).into());
+}

@@ -232,11 +232,11 @@ fn the_rule_is_found_by_sesearch_for_the_type_and_for_the_attribute() {
     ]);
     let rules: BTreeSet<&str> = rules.lines().collect();
     assert!(
-        rules.contains("allow container_t steliad_t:unix_stream_socket"),
+        rules.contains("allow container_t steliad_t:unix_stream_socket connectto;"),
         "{rules:?}"
     );
     assert!(
-        rules.contains("allow container_domain steliad_t:unix_stream_socket"),
+        rules.contains("allow container_domain steliad_t:unix_stream_socket connectto;"),
         "{rules:?}"
     );
 }

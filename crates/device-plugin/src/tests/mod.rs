@@ -223,7 +223,7 @@ async fn kubelet_gets_no_list_while_the_number_is_not_known() {
 
 #[tokio::test]
 async fn the_cdi_name_is_given_with_the_file_that_explains_it() {
-    let (node, _daemon, mut kubelet) = registered(|settings| settings.cdi = true, 2).await;
+    let (node, _daemon, kubelet) = registered(|settings| settings.cdi = true, 2).await;
     let given = kubelet.plugin().allocate(one("vm-0")).await.unwrap();
     let container = &given.get_ref().container_responses[0];
     assert_eq!(container.cdi_devices[0].name, "stelia.io/vm=devices");
