@@ -4,10 +4,9 @@ use stelia_cpus::Topology;
 use stelia_kernel::cgroup::{Cgroups, File, KernelCgroups, Limits};
 use stelia_kernel::proc::Procs;
 use stelia_kernel::systemd::{Devices, Listening, Systemd};
-use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_kubelet::PodUid;
 
 use super::conformance::{self, Expect};
-use super::kubelet::Checkpoint;
 use super::*;
 
 const UID: &str = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";

@@ -78,8 +78,10 @@ fn assert_clean(kernel: &FakeKernel) {
     assert!(matches!(kept.as_deref(), None | Some("null")), "{kept:?}");
 }
 
-/// Set rows of our histograms: event, keys, values, hits and sum.
-fn count<const N: usize>(kernel: &FakeKernel, rows: [(&str, &str, &[&str], u64, Option<u64>); N]) {
+/// A row of one of our histograms: event, keys, values, hits and sum.
+type Row<'a> = (&'a str, &'a str, &'a [&'a str], u64, Option<u64>);
+
+fn count<const N: usize>(kernel: &FakeKernel, rows: [Row<'_>; N]) {
     for (event, keys, values, hits, sum) in rows {
         with(kernel, |tracefs| tracefs.count(OURS, event, keys, values, hits, sum));
     }
