@@ -1,8 +1,8 @@
 //! Which of several instances places pods: the one whose name is in the Lease.
 //!
-//! A Lease cannot stop a leader that is frozen in mid-bind and resumes later. So an instance that takes the Lease over, and was not given it, waits for
-//! [`TAKEOVER_PAUSE`] before it places pods: by then what the former leader sent has arrived, or never will. One that was frozen for longer still may bind a
-//! pod to CPUs that are promised to another one; the node gives no CPU twice, and refuses one of them.
+//! A Lease cannot stop what a leader has sent. So an instance that takes the Lease over, and was not given it, waits for [`TAKEOVER_PAUSE`] before it places
+//! pods: what the former leader sent has usually arrived by then. A binding of a leader that was frozen or cut off, or that the API server took longer for,
+//! may come later still, and take CPUs that are promised to another pod; the node gives no CPU twice, and refuses one of them.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
