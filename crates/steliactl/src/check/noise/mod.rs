@@ -253,7 +253,7 @@ impl Noise {
     /// Whether the device interrupts on the CPUs of each VM could be counted.
     fn is_counted(&self) -> bool {
         let mut vms = self.vms.iter();
-        vms.all(|vm| vm.interrupts_per_second.or(vm.interrupts_by_ledger).is_some())
+        vms.all(|vm| vm.interrupts_per_second.is_some())
     }
 
     /// What disturbs VMs, by reason and VMs, with a fix below all of one reason; then what is not known.

@@ -43,10 +43,12 @@ pub(crate) async fn measured(proc: &Path, time: Duration) -> Option<Vec<Fired>> 
 /// What fired between two readings, the most first.
 pub(crate) fn fired(before: &Table, now: &Table, time: Duration) -> Vec<Fired> {
     let rate = |(cpu, count): (u32, u32)| (cpu, (f64::from(count) / time.as_secs_f64().max(0.001)).ceil() as u64);
+    // What a CPU that came online meanwhile has counted is older than this time.
+    let cpus = now.cpus.intersection(&before.cpus);
     let each = now.devices().map(|line| {
         // A number that now belongs to another device starts from 0.
         let earlier = before.lines.get(&line.irq).filter(|earlier| earlier.name == line.name);
-        let risen = risen(earlier.map_or(&[], IrqLine::counts), line.counts(), &now.cpus);
+        let risen = risen(earlier.map_or(&[], IrqLine::counts), line.counts(), &cpus);
         Fired {
             irq: line.irq,
             name: line.name.clone(),
@@ -163,6 +165,9 @@ mod tests {
             ]
         );
         assert_eq!(on("0"), [""; 0]);
+        // A CPU that comes online brings the counts of its former time.
+        let alone = Table::parse(b"CPU0\n 30: 0 IR-PCI-MSI 1-edge nvme0q1\n").unwrap();
+        assert_eq!(super::fired(&alone, &table([8, 6, 6, 9]), Duration::from_secs(2)), []);
     }
 
     #[test]
