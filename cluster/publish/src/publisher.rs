@@ -1,4 +1,4 @@
-//! The publisher itself: it carries out what [`ReconcilerState`] decides.
+//! The publisher itself: it carries out what `ReconcilerState` decides.
 
 use std::time::Duration;
 

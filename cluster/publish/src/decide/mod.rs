@@ -1,4 +1,4 @@
-//! What is asked of the API server next. A [`ReconcilerState`] is told readings, the time and answers, and says which request is due and when. It
+//! What is asked of the API server next. A `ReconcilerState` is told readings, the time and answers, and says which request is due and when. It
 //! does no I/O and has no clock: times are durations since the publisher's start.
 
 pub mod content;
