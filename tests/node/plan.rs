@@ -16,9 +16,26 @@ fn entry(pod: &Pod) -> Value {
     kubelet_state()["entries"][&pod.uid]["instance"].clone()
 }
 
+const CONFIGURATION: &str = "/var/lib/kubelet/config.yaml";
+
+/// No kubelet runs here to be asked for its settings, so its file has those of the stand-in.
+fn with_configuration(then: impl FnOnce()) {
+    let undo = || {
+        run(&format!("rm -f {CONFIGURATION}"));
+        run("kubelet-standin init");
+    };
+    on_node_undoing(undo, || {
+        let settings = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+                        cpuManagerPolicy: static\nreservedSystemCPUs: \"0\"\n";
+        run("kubelet-standin init --reserved 0");
+        put(CONFIGURATION, settings);
+        then();
+    });
+}
+
 #[test]
 fn a_plan_says_which_cpus_a_pod_will_get_and_when_the_node_is_full() {
-    on_node(|| {
+    with_configuration(|| {
         let (answer, code) = plan("3", &["--until-full"]);
         assert_eq!((&answer["admitted"], code), (&true.into(), Some(0)), "{answer}");
         let fits = answer["until_full"]["count"].as_u64().expect("a count");
@@ -45,7 +62,7 @@ fn a_plan_says_which_cpus_a_pod_will_get_and_when_the_node_is_full() {
 
 #[test]
 fn after_others_a_large_pod_gets_a_whole_socket_as_planned() {
-    on_node(|| {
+    with_configuration(|| {
         Pod::idle("first", &["--cpus", "2"]);
         let (answer, _) = plan("4", &[]);
         let large = Pod::idle("large", &["--cpus", "4"]);
