@@ -373,7 +373,7 @@ fn only_the_daemon_orders_and_it_works_without_steliad_quiet() {
         reconcile();
         let problem = wait_until("the daemon says so", || quiet().problem);
         println!("  {problem}");
-        // That is no disturbance: whether the command fails, what fires says.
+        // That alone is no disturbance: only interrupts that fire make the command fail.
         let (told, _) = printed("steliactl --json noise");
         assert_eq!(told["problem"], problem.as_str(), "{told}");
         let second = Pod::vm("second", 2);

@@ -335,10 +335,12 @@ impl World {
                     let most = 40 * (self.names.len() as u64).div_ceil(12);
                     let lives = (self.plan.kills || self.plan.freezes).then(|| {
                         let writes = 1 + state.random.below(most) as i64;
-                        let last = match state.random.chance(50) {
-                            true if self.plan.freezes => LastWrite::Frozen(state.random.between(36_000, 60_000)),
-                            true => LastWrite::After,
-                            false => LastWrite::Before,
+                        let last = if !state.random.chance(50) {
+                            LastWrite::Before
+                        } else if self.plan.freezes {
+                            LastWrite::Frozen(state.random.between(36_000, 60_000))
+                        } else {
+                            LastWrite::After
                         };
                         (writes, last)
                     });

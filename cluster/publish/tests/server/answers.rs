@@ -46,7 +46,7 @@ struct Case {
     problem: &'static str,
     /// Of the pauses before each further request, the first and the next ones; the least and the most, in seconds.
     pauses: [(f64, f64); 2],
-    /// Whether the label is written meanwhile.
+    /// Whether the label is written meanwhile; `None`: that is not asserted.
     goes_on: Option<bool>,
 }
 
