@@ -104,13 +104,15 @@ impl Placer {
     }
 
     async fn try_bind(self: &Arc<Self>, to: &ToBind) -> Result<(), BindError> {
+        // The pod is evaluated by what this term has read. A later term lists anew, and sends nothing of this one.
+        let term = *self.leadership.terms().borrow();
         self.ready()?;
         let uid = Uid::parse(&to.uid).ok_or_else(|| BindError::Uid(to.uid.clone()))?;
         let Some(request) = self.bind_request(uid, to).await? else {
             return self.bind_without_claim(to).await;
         };
         let without_vm = request.request.vm.is_none();
-        let (ticket, term) = match self.start_bind(request, &to.node).await {
+        let ticket = match self.start_bind(request, &to.node).await {
             Ok(started) => started,
             Err(BindNotStarted::Already) => return Ok(()),
             Err(BindNotStarted::Unavailable(Unavailable::NoObject)) if without_vm => {
@@ -127,16 +129,15 @@ impl Placer {
         }
     }
 
-    /// Promises the pod its CPUs, which answers to other calls count from now on. Returns also the term of leadership in which it was promised them.
+    /// Promises the pod its CPUs, which answers to other calls count from now on.
     async fn start_bind(
         &self,
         request: BindRequest<SharedRequest>,
         node: &NodeName,
-    ) -> Result<(Ticket, u64), BindNotStarted<PlaceError>> {
+    ) -> Result<Ticket, BindNotStarted<PlaceError>> {
         let mut evaluated = None;
         let mut evaluations = 0;
         loop {
-            let term = *self.leadership.terms().borrow();
             let started = self.state().start_bind(request.clone(), node, self.now(), evaluated);
             evaluated = match started {
                 Err(BindNotStarted::Rejected(PlaceError::NotEvaluated(evaluation)))
@@ -148,7 +149,7 @@ impl Placer {
                     });
                     outcome.await.ok()
                 }
-                started => return started.map(|ticket| (ticket, term)),
+                started => return started,
             };
             evaluations += 1;
         }
