@@ -472,6 +472,14 @@ async fn the_laws_hold(ours: bool, older: bool, events: &[Event]) {
     false,
     vec![Event::Run(0), Event::Move(0, 2, false), Event::Web(1), Event::Blink(3), Event::Web(4), Event::Blink(3)],
 )]
+#[case::a_pod_with_the_cpus_of_a_container_that_ended(
+    false,
+    vec![Event::Whole(0), Event::Run(3), Event::Release(0), Event::Move(3, 5, false), Event::Release(3)],
+)]
+#[case::a_container_without_an_entry_whose_cpu_is_offline(
+    false,
+    vec![Event::Whole(0), Event::Run(1), Event::Blink(1), Event::Release(0)],
+)]
 #[tokio::test]
 async fn the_laws_hold_after(#[case] ours: bool, #[case] events: Vec<Event>) {
     the_laws_hold(ours, false, &events).await;

@@ -318,14 +318,16 @@ impl Node {
         }
     }
 
-    /// The CPUs of the whole containers' records some of whose CPUs are another pod's.
-    fn lost_by_containers(&self) -> CpuSet {
+    /// The CPUs of whole containers that a daemon that starts anew does not take over: neither a partition in force nor kubelet's
+    /// file confirms what their records say.
+    fn lost_by_containers(&self, anew: &stelia_decide::Snapshot) -> CpuSet {
         let view = self.handle.view();
-        let has_lost = |known: &&Arc<stelia_model::Instance>| {
-            let mut kinds = known.degraded.iter().map(|reason| reason.code);
-            known.isolation == Isolation::Container && kinds.any(|kind| kind == ReasonCode::Evicted)
+        let is_lost = |known: &&Arc<stelia_model::Instance>| {
+            let origin = stelia_kernel::containers::container_scope(&known.origin);
+            let has_partition = matches!(self.read(&origin, File::Partition).as_str(), "isolated" | "root");
+            known.isolation == Isolation::Container && !has_partition && !anew.instances.contains_key(&known.pod)
         };
-        let lost = view.instances.values().filter(has_lost);
+        let lost = view.instances.values().filter(is_lost);
         lost.flat_map(|known| known.exclusive.iter().collect::<Vec<_>>())
             .collect()
     }
@@ -386,8 +388,8 @@ impl Node {
         let snapshot = Picture::read(system, &self.settings, kubelet).ok().unwrap().snapshot;
         self.check_tenants(&snapshot);
         let mut plan = stelia_decide::plan(&snapshot, &self.settings.policies);
-        // A daemon that starts anew does not take over a container that lost its CPUs, so floats may use those that no other pod has.
-        let lost = self.lost_by_containers();
+        // Floats and workers may use those that no other pod has.
+        let lost = self.lost_by_containers(&snapshot);
         plan.retain(|planned| match &planned.step {
             Step::Write(cgroup, File::Cpus, list) if cgroup.name() == "float" => {
                 let before = cpus(&self.read(cgroup, File::Cpus));
@@ -395,6 +397,11 @@ impl Node {
                 gained.is_empty() || !before.is_subset(&cpus(list)) || !gained.is_subset(&lost)
             }
             Step::Confine(..) => lost.is_empty(),
+            Step::KeepWorkersOff(closed) => {
+                let workers = snapshot.slice.workers.as_ref().unwrap();
+                let given_back = workers.taken.difference(closed);
+                given_back.is_empty() || !given_back.is_subset(&lost) || !workers.cpus.is_disjoint(closed)
+            }
             _ => true,
         });
         assert_eq!(plan, []);
@@ -514,11 +521,12 @@ impl Node {
             promised.difference(&of_roots),
             "isolated by the kernel, and promised"
         );
+        // Workers are kept off before a partition is made, so off those too that another pod has not left.
         // What is offline is nobody's to run on.
         let online_of = |list: &CpuSet| list.intersection(&online);
         assert_eq!(
-            online_of(&self.workers()),
-            online_of(&self.model.cpus().difference(&of_roots)),
+            online_of(&self.workers()).difference(&lost),
+            online_of(&self.model.cpus().difference(&of_roots)).difference(&lost),
             "the kernel's unbound workers"
         );
         let slice = cpus(&self.read(&CgroupPath::slice(), File::CpusExclusive));
