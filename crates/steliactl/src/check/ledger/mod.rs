@@ -144,7 +144,7 @@ impl All {
 
     /// Those whose VM fits a pattern.
     fn fitting(self, pattern: &VmPattern) -> Result<Self, Failure> {
-        let is_selected = |one: &VmAccount| pattern.selects(&one.pod, &Pods::default());
+        let is_selected = |one: &VmAccount| one.pod.fits(pattern, &Pods::default());
         let (fitting, others): (Vec<_>, Vec<_>) = self.0.into_iter().partition(is_selected);
         if fitting.is_empty() {
             return Err(none_among(pattern.as_str(), others.iter().map(|one| &one.pod)));

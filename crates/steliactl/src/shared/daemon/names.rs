@@ -1,7 +1,6 @@
 //! What names a VM on the command line: the namespace and name of its pod, the name alone, the name of its KubeVirt VM, its UID, or a
 //! pattern as a shell has it. The beginning of a name is no name.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap_complete::engine::CompletionCandidate;
@@ -26,44 +25,8 @@ pub(crate) fn is_glob(text: &str) -> bool {
     text.contains(['*', '?', '['])
 }
 
-/// A word or a pattern.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct VmPattern {
-    text: String,
-    /// `None` for a word.
-    glob: Option<glob::Pattern>,
-}
-
-impl FromStr for VmPattern {
-    type Err = glob::PatternError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(Self {
-            text: text.to_owned(),
-            glob: is_glob(text).then(|| glob::Pattern::new(text)).transpose()?,
-        })
-    }
-}
-
-impl VmPattern {
-    pub(crate) fn as_str(&self) -> &str {
-        &self.text
-    }
-
-    pub(super) fn is_word(&self) -> bool {
-        self.glob.is_none()
-    }
-
-    /// Whether it is a name of one of these pods, or fits one. The UID fits a pattern only where there is no other name: `a*` and `db*` would fit
-    /// UIDs of VMs with other names.
-    pub(crate) fn selects(&self, pod: &Pod, among: &Pods) -> bool {
-        match &self.glob {
-            None => pod.is_called(&self.text, among),
-            Some(glob) if pod.is_named() => pod.names().iter().any(|name| glob.matches(name)),
-            Some(glob) => glob.matches(&pod.pod_uid),
-        }
-    }
-}
+/// A word, which has to be a name, or a pattern.
+pub(crate) type VmPattern = glob::Pattern;
 
 /// The one pod that a word names.
 ///
@@ -252,7 +215,7 @@ mod tests {
             ("db*", false, true),
         ] {
             let parsed: VmPattern = pattern.parse().unwrap();
-            let selected = [&of_kubevirt, &unnamed].map(|pod| parsed.selects(pod, &Pods::default()));
+            let selected = [&of_kubevirt, &unnamed].map(|pod| pod.fits(&parsed, &Pods::default()));
             assert_eq!(selected, [by_name, by_uid], "{pattern}");
         }
         assert!("vm-[".parse::<VmPattern>().is_err());

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use stelia_kubelet::{PodName, PodUid};
 use stelia_model::Instance;
 
+use super::names::{VmPattern, is_glob};
 use super::node::Description;
 use crate::shared::output::some_of;
 
@@ -48,7 +49,7 @@ impl Pod {
 
     /// All names of the VM but its UID, each alone and behind the namespace. A pod that is named as KubeVirt names them
     /// (`virt-launcher-NAME-` with five characters more) has that of its VM too.
-    pub(super) fn names(&self) -> Vec<String> {
+    fn names(&self) -> Vec<String> {
         let kubevirt = self
             .pod_name
             .strip_prefix(KUBEVIRT_PREFIX)
@@ -65,6 +66,16 @@ impl Pod {
     /// Whether this is a name of the VM. The UID of one of these pods names no other: a tenant may call a pod by it.
     pub(super) fn is_called(&self, asked: &str, among: &Pods) -> bool {
         self.pod_uid == asked || (!among.has(asked) && self.names().iter().any(|name| name == asked))
+    }
+
+    /// Whether this is a name of the VM, or fits one. The UID fits a pattern only where there is no other name: `a*` and `db*` would fit UIDs of
+    /// VMs with other names.
+    pub(crate) fn fits(&self, pattern: &VmPattern, among: &Pods) -> bool {
+        match pattern.as_str() {
+            word if !is_glob(word) => self.is_called(word, among),
+            _ if self.is_named() => self.names().iter().any(|name| pattern.matches(name)),
+            _ => pattern.matches(&self.pod_uid),
+        }
     }
 
     pub(crate) fn is_named(&self) -> bool {

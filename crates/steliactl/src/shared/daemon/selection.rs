@@ -10,7 +10,7 @@ use stelia_kubelet::PodUid;
 use stelia_model::Instance;
 
 use super::failure::Failure;
-use super::names::{VmPattern, none_among, or_former, vms};
+use super::names::{VmPattern, is_glob, none_among, or_former, vms};
 use super::node::Description;
 use super::pod::{Pod, Pods};
 
@@ -46,7 +46,9 @@ impl Selection {
 
     /// Whether it is one word, which names one VM, and nothing else.
     pub(crate) fn is_name(&self) -> bool {
-        matches!(self.patterns.as_slice(), [one] if one.is_word()) && self.namespace.is_none() && self.states.is_empty()
+        matches!(self.patterns.as_slice(), [one] if !is_glob(one.as_str()))
+            && self.namespace.is_none()
+            && self.states.is_empty()
     }
 
     /// Whether a state is selected.
@@ -72,7 +74,7 @@ impl Selection {
 
     /// Whether a pod of these is selected, whatever its state.
     pub(crate) fn has(&self, pod: &Pod, among: &Pods) -> bool {
-        let is_named = self.patterns.is_empty() || self.patterns.iter().any(|one| one.selects(pod, among));
+        let is_named = self.patterns.is_empty() || self.patterns.iter().any(|one| pod.fits(one, among));
         is_named && self.has_namespace(pod)
     }
 
@@ -97,7 +99,7 @@ impl Selection {
             return Ok(None);
         }
         let all = Pods::of(description);
-        let fits = |one: &VmPattern| all.iter().any(|pod| self.has_namespace(pod) && one.selects(pod, &all));
+        let fits = |one: &VmPattern| all.iter().any(|pod| self.has_namespace(pod) && pod.fits(one, &all));
         if let Some(none) = self.patterns.iter().find(|one| !fits(one)) {
             let none = none.as_str();
             return Err(or_former(none_among(none, all.iter()), none, description));

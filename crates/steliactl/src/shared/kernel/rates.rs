@@ -148,6 +148,7 @@ impl InstanceRates {
             few if few < 10.0 => format!("interrupts {few}/s"),
             many => format!("interrupts {many:.0}/s"),
         });
+        let sum = |of: fn(&Rates) -> Option<f64>| vcpus.iter().filter_map(|vcpu| of(&vcpu.rates)).reduce(|a, b| a + b);
         let worst = worst(&vcpus);
         // What the daemon says, then what was measured.
         let told = reasons(instance).map(|reason| reason.text.clone());
@@ -166,7 +167,13 @@ impl InstanceRates {
             throttled_percent,
             device_interrupts_per_second: interrupts,
             llc_bytes: now.llc_bytes,
-            rates: vcpus.iter().fold(Rates::default(), |sum, vcpu| sum.plus(&vcpu.rates)),
+            rates: Rates {
+                utilisation_percent: sum(|one| one.utilisation_percent),
+                delay_percent: sum(|one| one.delay_percent),
+                migrations_per_second: sum(|one| one.migrations_per_second),
+                involuntary_per_second: sum(|one| one.involuntary_per_second),
+                forced_idle_percent: sum(|one| one.forced_idle_percent),
+            },
             note: match note(instance) {
                 "" => measured().unwrap_or_default(),
                 note => note.to_owned(),
@@ -205,40 +212,19 @@ impl VcpuRates {
 }
 
 impl Rates {
-    /// The sums of what is known of either.
-    fn plus(&self, other: &Self) -> Self {
-        let sum = |of: fn(&Self) -> Option<f64>| [of(self), of(other)].into_iter().flatten().reduce(|a, b| a + b);
-        Self {
-            utilisation_percent: sum(|one| one.utilisation_percent),
-            delay_percent: sum(|one| one.delay_percent),
-            migrations_per_second: sum(|one| one.migrations_per_second),
-            involuntary_per_second: sum(|one| one.involuntary_per_second),
-            forced_idle_percent: sum(|one| one.forced_idle_percent),
-        }
-    }
-
     /// What disturbs a thread much: "waits for CPU 12 %, preempted 30/s".
     fn disturbances(&self) -> String {
-        let all = [
-            ("waits for CPU", self.delay_percent, HIGH_DELAY_PERCENT, " %"),
-            (
-                "preempted",
-                self.involuntary_per_second,
-                HIGH_PREEMPTIONS_PER_SECOND,
-                "/s",
-            ),
-            (
-                "keeps siblings idle",
-                self.forced_idle_percent,
-                HIGH_FORCED_IDLE_PERCENT,
-                " %",
-            ),
-        ];
-        let much = all.into_iter().filter_map(|(what, value, least, unit)| {
+        let much = |what: &str, value: Option<f64>, least: f64, unit: &str| {
             let value = value.filter(|value| *value >= least)?;
             Some(format!("{what} {value:.0}{unit}"))
-        });
-        much.collect::<Vec<_>>().join(", ")
+        };
+        let (idle, preemptions) = (self.forced_idle_percent, self.involuntary_per_second);
+        let all = [
+            much("waits for CPU", self.delay_percent, HIGH_DELAY_PERCENT, " %"),
+            much("preempted", preemptions, HIGH_PREEMPTIONS_PER_SECOND, "/s"),
+            much("keeps siblings idle", idle, HIGH_FORCED_IDLE_PERCENT, " %"),
+        ];
+        all.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 }
 

@@ -100,9 +100,10 @@ impl ThreadCounts {
         let bytes = |file: &str| fs::read(folder.join(file)).unwrap_or_default();
         let read = |file: &str| String::from_utf8_lossy(&bytes(file)).into_owned();
         let counters = task::parse(&bytes("schedstat")).ok();
-        let sched = read("sched");
-        let (migrations, forced_idle_ns) = (migrations(&sched), forced_idle(&sched));
-        let involuntary = field(&read("status"), "nonvoluntary_ctxt_switches").and_then(|count| count.parse().ok());
+        let (sched, status) = (read("sched"), read("status"));
+        let count = |text, name| field(text, name)?.parse().ok();
+        let migrations = count(&sched, "se.nr_migrations");
+        let involuntary = count(&status, "nonvoluntary_ctxt_switches");
         let thread = Self {
             task: (vcpu.thread.task.id, vcpu.thread.task.start),
             cpu: vcpu.thread.cpu,
@@ -117,16 +118,11 @@ impl ThreadCounts {
             run_ns: counters.map(|counters| counters.run_ns),
             delay_ns: counters.map(|counters| counters.delay_ns),
             migrations,
-            forced_idle_ns,
+            forced_idle_ns: forced_idle(&sched),
             involuntary,
             ..thread
         }
     }
-}
-
-/// `se.nr_migrations   :   12`.
-fn migrations(sched: &str) -> Option<u64> {
-    field(sched, "se.nr_migrations")?.parse().ok()
 }
 
 /// `core_forceidle_sum   :   12.345678`, in milliseconds with six digits.
@@ -142,10 +138,9 @@ mod tests {
     use crate::tests::fixtures::write;
 
     #[test]
-    fn the_kernels_lines_are_read() {
-        let sched = "se.nr_migrations                             :                   12\n\
-                     core_forceidle_sum                           :             2.500000\n";
-        assert_eq!((migrations(sched), forced_idle(sched)), (Some(12), Some(2_500_000)));
+    fn milliseconds_with_six_digits_are_read() {
+        let sched = "core_forceidle_sum                           :             2.500000\n";
+        assert_eq!(forced_idle(sched), Some(2_500_000));
         assert_eq!(forced_idle("se.nr_migrations : 12\n"), None);
     }
 
