@@ -112,6 +112,17 @@ pub(super) struct WhatIf {
 }
 
 impl Answer {
+    /// The answer for this node where none is predicted.
+    pub(super) fn unknown(question: &Described, why: Rejected) -> Self {
+        Self {
+            pod: question.name.clone(),
+            qos: question.pod.qos().name(),
+            assumed: question.assumed.clone(),
+            rejection: Some(why),
+            ..Self::default()
+        }
+    }
+
     /// Whether kubelet admits one more pod like this.
     pub(super) fn of_kubelet(question: &Described, subject: &Subject) -> Self {
         let pod = &question.pod;
@@ -194,7 +205,24 @@ impl Render for Answer {
     }
 }
 
+/// Why nothing is predicted.
+impl From<String> for Rejected {
+    fn from(message: String) -> Self {
+        Self::unknown(message, "")
+    }
+}
+
 impl Rejected {
+    /// Nothing is predicted; with what to do, if anything.
+    pub(super) fn unknown(message: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self {
+            reason: UNKNOWN.to_owned(),
+            message: message.into(),
+            fix: Some(fix.into()).filter(|fix| !fix.is_empty()),
+            ..Self::default()
+        }
+    }
+
     fn new(rejection: &Rejection, pod: &Pod, subject: &Subject) -> Self {
         let otherwise = if rejection.is_unknown() { UNKNOWN } else { PENDING };
         Self {

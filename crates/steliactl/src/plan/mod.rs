@@ -179,7 +179,10 @@ impl PlanOptions {
                 let described = described.map_err(|cause| Failure::about(path, &cause))?;
                 described.with_version(self.kubelet_version)
             }
-            _ => subject::here(root, self.kubelet_version).map_err(Failure::Other)?,
+            _ => match subject::here(root, self.kubelet_version) {
+                Ok(subject) => subject,
+                Err(why) => return Ok(Answer::unknown(&question, why)),
+            },
         };
         if !self.devices.is_empty() {
             subject = subject.with_devices(&self.devices).map_err(Failure::Other)?;

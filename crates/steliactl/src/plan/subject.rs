@@ -18,35 +18,43 @@ use stelia_node_plan::room::Room;
 use stelia_node_plan::start::{self, StateFiles, reads};
 use stelia_node_plan::{Subject, machine, settings};
 
+use super::answer::Rejected;
 use crate::shared::daemon::remedy_of_file;
 use crate::shared::files::{KubeletFiles, UnusableState, below};
 
-const NO_START: &str = "kubelet would not start: ";
 /// The minor version of the first kubelet that writes [`Schema::V4`].
 const V4_SINCE: u32 = 37;
 
 /// Reads this node, below `root`.
 ///
 /// `version`: kubelet's minor version. Where it is not given it is known only from a state file of the schema that 1.37 brought.
-pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String> {
+///
+/// # Errors
+/// Why nothing is predicted.
+pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, Rejected> {
     let sys = root.join("sys");
     let topology = Topology::read_as_kubelet(&sys).map_err(|cause| cause.to_string())?;
     let numa = numa::read(&sys).map_err(|cause| cause.to_string())?;
     let (config, mut notes) = match config::read(&root.join("proc"), root, Search::SocketsThenNames) {
         Err(ConfigError::NotRunning) => {
-            let (place, read) = config::kubeadm(root)
-                .ok_or("cannot predict: kubelet is not running and left no configuration; fix: start kubelet")?;
+            let why = || Rejected::unknown("kubelet is not running and left no configuration", "start kubelet");
+            let (place, read) = config::kubeadm(root).ok_or_else(why)?;
             let note = format!("no kubelet runs: its settings are taken from {place}, and flags are not known");
             (read, vec![note])
         }
         read => (read, Vec::new()),
     };
+    // Without a note it runs, with what it read when it started.
+    let no_start = match notes.as_slice() {
+        [] => "kubelet runs, but would not start again: ",
+        _ => "kubelet would not start: ",
+    };
     let config = config.map_err(|cause| {
-        if cause.keeps_kubelet_from_starting() {
-            cause.in_full()
-        } else {
-            format!("cannot predict: kubelet's settings cannot be read: {cause}")
-        }
+        let beginning = match cause.keeps_kubelet_from_starting() {
+            true => no_start,
+            false => "kubelet's settings cannot be read: ",
+        };
+        format!("{beginning}{cause}")
     })?;
     let folder = below(root, &config.root_dir);
     let read = KubeletFiles::read(root, &folder);
@@ -54,16 +62,22 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
     let damaged = read
         .unusable(&config, version)
         .find(|(_, unusable)| unusable.is_damaged);
-    damaged.map_or(Ok(()), |(_, unusable)| Err(no_start(unusable)))?;
-    let cpus = read.cpus.as_ref().map_err(no_start)?.as_ref();
-    let memory = read.memory.as_ref().map_err(no_start)?.as_ref();
+    // kubelet does not start with this file, or it is not known whether.
+    let why = |unusable: &UnusableState| {
+        let beginning = if unusable.is_damaged { no_start } else { "" };
+        let fix = remedy_of_file(&unusable.text).unwrap_or_default();
+        Rejected::unknown(format!("{beginning}{unusable}"), fix)
+    };
+    damaged.map_or(Ok(()), |(_, unusable)| Err(why(unusable)))?;
+    let cpus = read.cpus.as_ref().map_err(why)?.as_ref();
+    let memory = read.memory.as_ref().map_err(why)?.as_ref();
     let pods = read.allocated.as_ref().ok().and_then(Option::as_ref);
     let pods = pods.filter(|_| reads(ALLOCATED_PODS_STATE, &config, version));
     let caches = topology.caches(&sys);
     let mut warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
     warnings.extend(unknown_gates(&config));
     let files = StateFiles { cpus, memory };
-    warnings.extend(starts(&config, &machine(&topology, &caches, &numa), files)?);
+    warnings.extend(starts(&config, &machine(&topology, &caches, &numa), files, no_start)?);
     let known = read.devices.as_ref().ok().and_then(Option::as_ref);
     let mut devices = known.map(|state| placed(state, root)).unwrap_or_default();
     devices.is_unreadable = read.devices.is_err();
@@ -95,13 +109,6 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
     Ok(subject.with_version(version.or(by_file)))
 }
 
-/// Why there is no answer: kubelet does not start with this file, or it is not known whether.
-fn no_start(unusable: &UnusableState) -> String {
-    let fix = remedy_of_file(&unusable.text).map(|fix| format!("; fix: {fix}"));
-    let beginning = if unusable.is_damaged { NO_START } else { "" };
-    format!("{beginning}{unusable}{}", fix.unwrap_or_default())
-}
-
 /// What kubelet does with a record of devices that it cannot read.
 pub(crate) fn forgotten(unusable: &UnusableState) -> String {
     if unusable.is_damaged {
@@ -115,21 +122,26 @@ pub(crate) fn forgotten(unusable: &UnusableState) -> String {
 
 /// Why there is no answer: kubelet would not start, or what it would start with is not known. `Ok`: what keeps only another start from the
 /// configuration, as a warning; the state file has the reservation of memory then.
-fn starts(config: &KubeletConfig, machine: &Machine, files: StateFiles<'_>) -> Result<Option<String>, String> {
+fn starts(
+    config: &KubeletConfig,
+    machine: &Machine,
+    files: StateFiles<'_>,
+    no_start: &str,
+) -> Result<Option<String>, Rejected> {
     let problems = start::problems(config, Some(machine), files);
     let joined = |texts: Vec<String>| texts.join("; ");
     let in_words = joined(problems.iter().map(ToString::to_string).collect());
     if config.hidden && (!problems.is_empty() || files.cpus.is_none() && !config.has_cpu_policy) {
-        let otherwise = format!(" (with what is in files alone, {NO_START}{in_words})");
+        let otherwise = format!(" (by what is in files alone, it would not start: {in_words})");
         let otherwise = if problems.is_empty() { "" } else { &otherwise };
-        return Err(format!("unknown: {HIDDEN}{otherwise}"));
+        return Err(format!("{HIDDEN}{otherwise}").into());
     }
     let by_file = start::is_reserved_in_file(config, files.memory);
     let goes_on = |problem: &StartProblem| by_file && problem.is_of_reserved_memory();
     if !problems.iter().all(goes_on) {
         let mut fixes: Vec<String> = problems.iter().map(|problem| problem.cure(&config.root_dir)).collect();
         fixes.dedup();
-        return Err(format!("{NO_START}{in_words}; fix: {}", joined(fixes)));
+        return Err(Rejected::unknown(format!("{no_start}{in_words}"), joined(fixes)));
     }
     Ok((!problems.is_empty()).then(|| {
         format!("kubelet would not start anew with this configuration: {in_words}; answered with the reservation in {MEMORY_MANAGER_STATE}")

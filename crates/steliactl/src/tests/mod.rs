@@ -31,6 +31,8 @@ use crate::shared::kernel::Roots;
 use fixtures::{block_on, cli, is_refused, write};
 
 const UID: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
+/// A VM that is none any more and whose pod still has CPUs.
+const RELEASED: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 const OBJECT: &str = "/io/stelia/Isolation1/instance/_33ceda12c_2d3ee9_2d40fa_2d9f42_2d61428fe654a6";
 const SCOPE: &str = "/stelia.slice/stelia-instance-3ceda12c.scope";
 const ORIGIN: &str = "/kubepods.slice/cri-containerd-1.scope";
@@ -60,6 +62,7 @@ impl Manager {
         let uid = PodUid::parse(UID).unwrap();
         let path = |path| CgroupPath::parse(path).unwrap();
         let instance = stelia_model::Instance {
+            pod: uid.clone(),
             pod_name: PodName::new("team-a", "web"),
             container: "compute".to_owned(),
             state: State::Isolated,
@@ -80,6 +83,13 @@ impl Manager {
             ..Default::default()
         };
         description.node.instances.insert(uid, Arc::new(instance));
+        let former = stelia_model::FormerVm {
+            pod: PodUid::parse(RELEASED).unwrap(),
+            pod_name: PodName::new("team-a", "released"),
+            ..Default::default()
+        };
+        description.node.entries = Arc::new([(former.pod.clone(), Default::default())].into());
+        description.node.former = vec![former].into();
         serde_json::to_string(&description).unwrap()
     }
 

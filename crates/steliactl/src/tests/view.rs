@@ -60,6 +60,26 @@ fn show_as_json_is_what_the_daemon_says_with_the_threads() {
 }
 
 #[test]
+fn a_released_vm_that_may_run_is_told_by_status_and_is_no_failure_of_verify() {
+    let status = steliactl(no_vm().path(), &["status"]).unwrap();
+    says(&status, &["  Former VM    team-a/released was released"]);
+    let Err(Failure::Partial { printed, .. }) = steliactl(a_vm().path(), &["-o", "json", "verify"]) else {
+        panic!("a degraded VM fails")
+    };
+    let verified: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    let all = verified["findings"].as_array().unwrap();
+    let of_former = all.iter().find(|one| one["pod_uid"] == RELEASED).unwrap();
+    fixtures::holds(
+        of_former,
+        json!({"/code": "former", "/fails": false, "/pod_name": "released"}),
+    );
+    let Err(Failure::Partial { printed, .. }) = steliactl(a_vm().path(), &["-o", "json", "verify", "web"]) else {
+        panic!("a degraded VM fails")
+    };
+    assert!(!printed.contains(RELEASED), "it was not asked for: {printed}");
+}
+
+#[test]
 fn a_daemon_that_does_not_run_is_named_first_and_status_has_systemctls_exit_code() {
     let stopped = |line: &[&str]| {
         let cli = cli(line);

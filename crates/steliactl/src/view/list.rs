@@ -6,64 +6,73 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use stelia_api::Reason;
-use stelia_model::{FormerVm, Instance, Unadopted};
+use stelia_kubelet::PodUid;
+use stelia_model::{Instance, Unadopted};
 
-use crate::shared::daemon::{Condition, Description, Pod, age, counts, fact, is_in_trouble, note};
+use crate::shared::daemon::{Condition, Description, Pod, age, counts, fact, former, former_vms, is_in_trouble, note};
 use crate::shared::output::{
-    Column, Meaning, Render, TextStyle, column, counted, facts, natural, now, printable, table,
+    Column, Fact, Meaning, Render, TextStyle, column, counted, facts, natural, now, paragraph, printable, table,
 };
 
-/// What is wrong on the node, one short line each.
+/// What is wrong on the node, one short line each; on a terminal with the command that tells more.
 pub(crate) fn node_lines(problems: &[Reason], style: TextStyle) -> String {
     let of = |problem: &Reason| ("NODE".to_owned(), fact(problem), Meaning::Broken);
-    let mut lines: Vec<_> = problems.iter().map(of).collect();
+    let mut lines: Vec<Fact> = problems.iter().map(of).collect();
     lines.dedup();
+    if style.width.is_some() && !lines.is_empty() {
+        lines.push((String::new(), "steliactl why node".to_owned(), Meaning::Plain));
+    }
     facts(&lines, style)
 }
 
-#[derive(Serialize)]
-pub(super) struct Vm {
-    #[serde(skip)]
-    pub pod: Pod,
-    #[serde(flatten)]
-    pub instance: Arc<Instance>,
+/// The commands that tell more of VMs in trouble, of which `first` is the first.
+pub(super) fn hints(first: Option<&Instance>, label: &str, lists_problems: bool) -> impl Iterator<Item = Fact> {
+    let why = first.map(|vm| format!("steliactl why {}", name(vm)));
+    let list = first
+        .filter(|_| !lists_problems)
+        .map(|_| "steliactl list --problems".to_owned());
+    let labels = [label.to_owned(), String::new()];
+    let commands = labels.into_iter().zip(why.into_iter().chain(list));
+    commands.map(|(label, command)| (label, command, Meaning::Plain))
 }
 
-impl Vm {
-    /// Those with these UIDs, or all, in the order of their UIDs.
-    pub(super) fn selected(described: &Description, selected: Option<&BTreeSet<String>>) -> impl Iterator<Item = Self> {
-        let is_selected = move |uid: &str| selected.is_none_or(|selected| selected.contains(uid));
-        let instances = described.node.instances.iter();
-        let instances = instances.filter(move |(uid, _)| is_selected(uid.as_str()));
-        instances.map(|(uid, instance)| Self {
-            pod: Pod::of(uid, instance),
-            instance: Arc::clone(instance),
-        })
-    }
-
-    fn condition(&self) -> Condition {
-        Condition::of(&self.instance)
-    }
+fn name(vm: &Instance) -> String {
+    Pod::of(&vm.pod, vm).to_string()
 }
 
-const COLUMNS: [Column<Vm>; 10] = [
-    column("VM", |vm: &Vm| vm.pod.to_string()).yields(2).shortens(),
-    column("STATE", |vm: &Vm| vm.condition().to_string()).means(|vm| vm.condition().meaning()),
-    column("CPUS", |vm: &Vm| vm.instance.exclusive.to_string()).yields(1),
-    column("VCPUS", |vm: &Vm| vm.instance.vcpus.len().to_string()).right(),
-    column("AGE", |vm: &Vm| age(vm.instance.registered_us, now())),
-    column("FLOAT", |vm: &Vm| vm.instance.float.to_string()).wide(),
-    column("CLASS", |vm: &Vm| vm.instance.class().to_owned()).wide(),
-    column("CONTAINER", |vm: &Vm| vm.instance.container.clone()).wide(),
-    column("UID", |vm: &Vm| vm.pod.pod_uid.clone()).wide(),
-    column("NOTE", |vm: &Vm| note(&vm.instance).to_owned()).or_nothing(),
+/// What VMs are sorted by: trouble first.
+pub(super) fn order(vm: &Instance) -> (Condition, Vec<(usize, String)>, PodUid) {
+    (Condition::of(vm), natural(&name(vm)), vm.pod.clone())
+}
+
+/// Those with these UIDs, or all, in the order of their UIDs.
+pub(super) fn selected<'a>(
+    described: &'a Description,
+    selected: Option<&BTreeSet<String>>,
+) -> impl Iterator<Item = &'a Arc<Instance>> {
+    let is_selected = move |uid: &PodUid| selected.is_none_or(|selected| selected.contains(uid.as_str()));
+    let instances = described.node.instances.iter();
+    instances.filter(move |(uid, _)| is_selected(uid)).map(|(_, vm)| vm)
+}
+
+const COLUMNS: [Column<Instance>; 10] = [
+    column("VM", |vm: &Instance| name(vm)).yields(2).shortens(),
+    column("STATE", |vm: &Instance| Condition::of(vm).to_string()).means(|vm| Condition::of(vm).meaning()),
+    column("CPUS", |vm: &Instance| vm.exclusive.to_string()).yields(1),
+    column("VCPUS", |vm: &Instance| vm.vcpus.len().to_string()).right(),
+    column("AGE", |vm: &Instance| age(vm.registered_us, now())),
+    column("FLOAT", |vm: &Instance| vm.float.to_string()).wide(),
+    column("CLASS", |vm: &Instance| vm.class().to_owned()).wide(),
+    column("CONTAINER", |vm: &Instance| vm.container.clone()).wide(),
+    column("UID", |vm: &Instance| vm.pod.to_string()).wide(),
+    column("NOTE", |vm: &Instance| note(vm).to_owned()).or_nothing(),
 ];
 
 /// As JSON the VMs alone.
 #[derive(Serialize)]
 #[serde(transparent)]
 pub(crate) struct Vms<'a> {
-    vms: Vec<Vm>,
+    vms: Vec<&'a Instance>,
     #[serde(skip)]
     described: &'a Description,
     #[serde(skip)]
@@ -74,60 +83,42 @@ pub(crate) struct Vms<'a> {
 
 impl<'a> Vms<'a> {
     /// Those with these UIDs, or all; or of them only those in trouble.
-    pub(crate) fn of(described: &'a Description, selected: Option<&BTreeSet<String>>, only_problems: bool) -> Self {
-        let vms = Vm::selected(described, selected);
-        let mut vms: Vec<Vm> = vms.filter(|vm| !only_problems || is_in_trouble(&vm.instance)).collect();
-        vms.sort_by_cached_key(|vm| (vm.condition(), natural(&vm.pod.to_string()), vm.pod.pod_uid.clone()));
+    pub(crate) fn of(described: &'a Description, uids: Option<&BTreeSet<String>>, only_problems: bool) -> Self {
+        let vms = selected(described, uids).map(|vm| &**vm);
+        let mut vms: Vec<&Instance> = vms.filter(|vm| !only_problems || is_in_trouble(vm)).collect();
+        vms.sort_by_cached_key(|vm| order(vm));
         Self {
             vms,
             described,
-            is_all: selected.is_none(),
+            is_all: uids.is_none(),
             only_problems,
         }
     }
 
     /// Counts, and what tells more; for people.
-    fn footer(&self) -> String {
-        let in_trouble = self.vms.iter().any(|vm| is_in_trouble(&vm.instance));
-        let hints = [
-            (!self.described.problems.is_empty(), "steliactl why node"),
-            (in_trouble, "steliactl why VM"),
-            (in_trouble && !self.only_problems, "steliactl list --problems"),
-        ];
-        let hints = hints.into_iter().filter(|(is_given, _)| *is_given);
-        let hints: Vec<&str> = hints.map(|(_, hint)| hint).collect();
-        let hints = (!hints.is_empty()).then(|| format!("See {}.", hints.join("; ")));
-        let counts = format!("{}.", counts(self.vms.iter().map(Vm::condition)));
+    fn footer(&self, style: TextStyle) -> String {
+        let counts = format!("{}.", counts(self.vms.iter().map(|vm| Condition::of(vm))));
         let counts = (!self.vms.is_empty()).then_some(counts);
+        let all = self.is_all.then_some(self.described);
+        let former = all.into_iter().flat_map(former_vms).map(|vm| former(vm, now()));
         let unmanaged = Some(self.described.node.unadopted.len()).filter(|count| *count > 0);
         let unmanaged = unmanaged.map(|count| format!("{count} not managed: steliactl list --unmanaged"));
-        let lines = counts.into_iter().chain(self.former()).chain(unmanaged).chain(hints);
-        lines.map(|line| printable(&line) + "\n").collect()
-    }
-
-    /// The VMs that were released or ended and may run on: their pods still have CPUs.
-    fn former(&self) -> impl Iterator<Item = String> {
-        let node = &self.described.node;
-        let runs = |one: &&FormerVm| {
-            let newest = node.former.iter().find(|other| other.pod == one.pod);
-            let is_vm = node.instances.contains_key(&one.pod);
-            self.is_all && !is_vm && node.entries.contains_key(&one.pod) && newest == Some(*one)
-        };
-        node.former.iter().filter(runs).map(|one| {
-            let (pod, ago) = (Pod::new(&one.pod, one.pod_name.as_ref()), age(one.ended_us, now()));
-            format!("Not isolated any more: {pod} (released or ended {ago} ago; restart its container)")
-        })
+        let lines = counts.into_iter().chain(former).chain(unmanaged);
+        let lines: String = lines.map(|line| paragraph(&printable(&line), style)).collect();
+        let first = self.vms.iter().find(|vm| is_in_trouble(vm));
+        let hints: Vec<Fact> = hints(first.copied(), "See", self.only_problems).collect();
+        lines + &facts(&hints, style)
     }
 }
 
 impl Render for Vms<'_> {
     fn names(&self) -> Vec<String> {
-        self.vms.iter().map(|vm| vm.pod.to_string()).collect()
+        self.vms.iter().map(|vm| name(vm)).collect()
     }
 
     fn text(&self, style: TextStyle) -> String {
         if !style.legend {
-            return table(&COLUMNS, &self.vms, style);
+            return table(&COLUMNS, self.vms.iter().copied(), style);
         }
         let node = node_lines(&self.described.problems, style);
         let vms = match self.vms.as_slice() {
@@ -137,9 +128,9 @@ impl Render for Vms<'_> {
                 _ if self.only_problems => "None of these VMs has a problem.\n".to_owned(),
                 all => format!("No VM matches ({} on this node).\n", counted(all, "VM")),
             },
-            vms => table(&COLUMNS, vms, style),
+            vms => table(&COLUMNS, vms.iter().copied(), style),
         };
-        let footer = style.width.map(|_| self.footer());
+        let footer = style.width.map(|_| self.footer(style));
         node + &vms + &footer.unwrap_or_default()
     }
 }
@@ -179,7 +170,8 @@ fn pod(one: &Unadopted) -> Pod {
 #[cfg(test)]
 mod tests {
     use stelia_api::{ReasonCode, State};
-    use stelia_kubelet::{PodName, PodUid};
+    use stelia_kubelet::PodName;
+    use stelia_model::FormerVm;
 
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
@@ -228,12 +220,14 @@ mod tests {
         let vms = Vms::of(&troubled, None, false);
         insta::assert_snapshot!(vms.text(at(80)), @r"
         NODE  cpu_manager_state is unusable: no new VMs; running VMs keep their CPUs
+              steliactl why node
         VM                                     STATE     CPUS  VCPUS  AGE  NOTE
         payments-production/web                degraded  2         0  9d   no assignment
         payments-production/web                waiting   2         0  9d   no vCPUs yet
         payments-productio…r-database-0-x7k2p  isolated  4-5       2  9d
         3 VMs: 1 isolated, 1 degraded, 1 waiting.
-        See steliactl why node; steliactl why VM; steliactl list --problems.
+        See  steliactl why payments-production/web
+             steliactl list --problems
         ");
         let piped = vms.text(TextStyle::from(true));
         says(&piped, &["VM  ", "STATE     CPUS  VCPUS  AGE  NOTE\n"]);
@@ -257,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_former_vm_whose_pod_still_has_cpus_is_named_below_the_count() {
+    fn a_former_vm_that_may_run_on_is_named_below_the_count() {
         let mut described = troubled();
         let former = |uid: &str, name: &str, seconds: u64| FormerVm {
             pod: PodUid::parse(uid).unwrap(),
@@ -267,14 +261,27 @@ mod tests {
         };
         let uid = PodUid::parse(PODS[2]).unwrap();
         described.node.instances.remove(&uid);
-        let all = [(PODS[2], "kafka", 8), (PODS[2], "kafka", 90), (PODS[0], "web", 9)];
+        let gone = "dddddddd-0000-4000-8000-000000000000";
+        let all = [
+            (PODS[2], "kafka", 8),
+            (gone, "db", 9),
+            (PODS[2], "kafka", 90),
+            (PODS[0], "web", 9),
+        ];
         described.node.former = Arc::new(all.map(|(uid, name, age)| former(uid, name, age)).into());
-        let text = Vms::of(&described, None, false).text(at(80));
+        let text = |described: &Description| Vms::of(described, None, false).text(at(80));
+        // While kubelet's file cannot be used any of them may run.
+        let unusable = text(&described);
         says(
-            &text,
-            &["1 degraded.\nNot isolated any more: team-a/kafka (released or ended 8s ago;"],
+            &unusable,
+            &[
+                "1 degraded.\nteam-a/kafka was released or has ended 8s ago;",
+                "team-a/db was",
+            ],
         );
-        assert_eq!(text.matches("Not isolated").count(), 1, "{text}");
+        assert_eq!(unusable.matches("was released").count(), 2, "{unusable}");
+        described.problems.clear();
+        assert_eq!(text(&described).matches("was released").count(), 1);
         let none = BTreeSet::new();
         assert_eq!(
             Vms::of(&described, Some(&none), false)

@@ -1,16 +1,17 @@
 //! `monitor`: the daemon's signals as they come, one per line.
 
 use serde_json::{Map, Value, json};
-use stelia_api::{MANAGER_PATH, ReasonCode, instance_uid};
+use stelia_api::{MANAGER_PATH, Reason, ReasonCode, instance_uid};
 use zbus::fdo;
 use zbus::message::Message;
 
 use crate::shared::daemon::signals::{self, End, Received, Signals};
-use crate::shared::daemon::{Client, Failure, Pod, Pods, Selection, fact, reason_of};
+use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, Selection, fact, is_in_trouble, reason_of};
 use crate::shared::output::{self, Form, text_of};
 
 const APPEARED: &str = "DaemonAppeared";
 const VANISHED: &str = "DaemonVanished";
+const PROBLEM_FOUND: &str = "NodeProblemFound";
 /// The interface whose signals are events.
 const MANAGER: &str = "io.stelia.Isolation1.Manager";
 
@@ -39,6 +40,11 @@ impl Event {
             (VANISHED, "steliad is not running: running VMs stay isolated")
         };
         Self::of_node(what, json!({ "event": event }))
+    }
+
+    fn found(problem: &Reason) -> Self {
+        let what = format!("problem: {}", fact(problem));
+        Self::of_node(what, json!({ "event": PROBLEM_FOUND, "problem": problem }))
     }
 
     fn name(&self) -> &str {
@@ -70,11 +76,9 @@ impl Event {
                     ..event
                 })
             }
-            (MANAGER, member @ "NodeProblemFound") => {
+            (MANAGER, PROBLEM_FOUND) => {
                 let row: (String, String, String) = body.deserialize().ok()?;
-                let problem = reason_of(&json!(row))?;
-                let what = format!("problem: {}", fact(&problem));
-                Some(Self::of_node(what, json!({ "event": member, "problem": problem })))
+                Some(Self::found(&reason_of(&json!(row))?))
             }
             (MANAGER, member @ "NodeProblemOver") => {
                 let code: String = body.deserialize().ok()?;
@@ -128,6 +132,26 @@ impl Event {
     }
 }
 
+/// What is wrong at present, as the events that would tell it: the node's problems, and VMs in trouble.
+fn present(described: &Description) -> impl Iterator<Item = Event> {
+    let problems = described.problems.iter().map(Event::found);
+    let row = |reason: &Reason| json!([reason.code.name(), reason.text, reason.fix]);
+    let vms = described.node.instances.iter().filter(|(_, vm)| is_in_trouble(vm));
+    let vms = vms.map(move |(uid, vm)| {
+        let mut properties = Map::from_iter([("State".to_owned(), vm.state.name().into())]);
+        for (name, reasons) in [
+            ("NotIsolated", vm.not_isolated.iter().map(row).collect::<Vec<_>>()),
+            ("Degraded", vm.degraded.iter().map(row).collect()),
+        ] {
+            if !reasons.is_empty() {
+                properties.insert(name.to_owned(), reasons.into());
+            }
+        }
+        Event::changed(Some(uid.to_string()), &properties)
+    });
+    problems.chain(vms)
+}
+
 /// Whether an event is of a selected VM. With states only its changes to them are; that the daemon appears or vanishes always is.
 fn selects(selection: &Selection, event: &Event, pods: &Pods) -> bool {
     if selection.is_all() || [APPEARED, VANISHED].contains(&event.name()) {
@@ -144,7 +168,8 @@ fn selects(selection: &Selection, event: &Event, pods: &Pods) -> bool {
     event.pod.as_ref().is_some_and(is_selected) && (!selection.names_states() || to_state())
 }
 
-/// Prints events until interrupted, or until standard output has no reader. The daemon is not started for it.
+/// Prints events until interrupted, or until standard output has no reader; as text, what is wrong already comes first. The daemon is not
+/// started for it.
 ///
 /// # Errors
 /// The connection ended, or standard output cannot be written.
@@ -157,19 +182,30 @@ pub(crate) async fn run(client: &Client, selection: &Selection, form: Form) -> R
     let mut is_over = false;
     loop {
         if let Some(event) = next {
-            let is_known = event.pod.as_ref().is_none_or(|uid| pods.has(uid));
-            if !is_known || event.name() == APPEARED {
-                pods.add(client.describe().await.as_ref().map(Pods::of).unwrap_or_default());
-            }
+            let (is_known, appeared) = (
+                event.pod.as_ref().is_none_or(|uid| pods.has(uid)),
+                event.name() == APPEARED,
+            );
+            let described = if !is_known || appeared {
+                client.describe().await.ok()
+            } else {
+                None
+            };
+            pods.add(described.as_ref().map(Pods::of).unwrap_or_default());
             let fits = || selection.is_all() || pods.iter().any(|pod| selection.has(pod, &pods));
-            if event.name() == APPEARED && !fits() {
+            if appeared && !fits() {
                 output::note("no VM on this node fits yet: waiting for one");
             }
-            if selects(selection, &event, &pods)
-                && let Some(text) = event.written(output::now(), form, &pods)?
-                && !signals::print(&text)?
-            {
-                return Ok(String::new());
+            let described = described.filter(|_| appeared && !form.is_data());
+            let already: Vec<Event> = described.iter().flat_map(present).collect();
+            let watching = (!already.is_empty()).then(|| Event::of_node("watching for changes", Value::Null));
+            for event in std::iter::once(event).chain(already).chain(watching) {
+                if selects(selection, &event, &pods)
+                    && let Some(text) = event.written(output::now(), form, &pods)?
+                    && !signals::print(&text)?
+                {
+                    return Ok(String::new());
+                }
             }
         }
         if is_over {
@@ -260,6 +296,15 @@ mod tests {
             text(changed(MANAGER_PATH, &[("AdmissionProblem", Variant::from("x"))])),
             None
         );
+    }
+
+    #[test]
+    fn what_is_wrong_already_is_told_as_events() {
+        let mut described = crate::shared::daemon::node::testing::node();
+        described.problems = vec![Reason::of_node(ReasonCode::NotWatched, "no watch is left")];
+        let pods = Pods::of(&described);
+        let lines = present(&described).map(|event| event.written(TIME, Form::Text, &pods).unwrap().unwrap());
+        insta::assert_snapshot!(lines.collect::<String>());
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! `show`: a VM on a few lines, and its threads.
 
+use std::sync::Arc;
+
 use serde::{Serialize, Serializer};
 use stelia_kernel::locality::size;
-use stelia_model::PinnedThread;
+use stelia_model::{Instance, PinnedThread};
 use stelia_settings::Isolation;
 
-use super::list;
-use crate::shared::daemon::{Client, Condition, Failure, Selection, age, reasons};
+use super::list::selected;
+use crate::shared::daemon::{Client, Condition, Failure, Pod, Selection, age, reasons};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
 use crate::shared::kernel::threads::{self, Process};
@@ -24,7 +26,7 @@ const UNIT_BESIDE: usize = 40;
 pub(crate) const THREADS: [Column<threads::Thread>; 5] = [
     column("TID", |thread| thread.tid.to_string()),
     column("THREAD", |thread: &threads::Thread| thread.name.clone()).yields(1),
-    column("WHERE", |thread: &threads::Thread| place(&thread.cgroup))
+    column("WHERE", |thread: &threads::Thread| where_it_runs(&thread.cgroup))
         .yields(2)
         .shortens(),
     column("CPUS", |thread: &threads::Thread| thread.allowed_cpus.clone()).yields(1),
@@ -36,7 +38,7 @@ pub(crate) const THREADS: [Column<threads::Thread>; 5] = [
 ];
 
 /// Where a thread of this cgroup runs, in words; a cgroup that is none of the VM's is a path.
-fn place(cgroup: &str) -> String {
+fn where_it_runs(cgroup: &str) -> String {
     match cgroup.split_once('/').unwrap_or((cgroup, "")) {
         ("vcpu", _) => "its own CPU".to_owned(),
         ("float", _) => "shared CPUs".to_owned(),
@@ -48,9 +50,8 @@ fn place(cgroup: &str) -> String {
 
 /// A VM; as JSON what `Describe` says of it, with what only root may read beside it.
 #[derive(Serialize)]
-struct Vm {
-    #[serde(rename = "instance")]
-    vm: list::Vm,
+struct VmDetails {
+    instance: Arc<Instance>,
     /// `None` where the daemon has no report.
     locality: Option<VmLocality>,
     processes: Vec<Process>,
@@ -58,7 +59,7 @@ struct Vm {
 
 /// The selected VMs; as JSON one that is named is an object, and what a pattern selects is a list.
 pub(crate) struct Shown {
-    vms: Vec<Vm>,
+    vms: Vec<VmDetails>,
     is_one: bool,
     threads: bool,
     full: bool,
@@ -75,12 +76,12 @@ pub(crate) async fn gather(
     threads: bool,
     full: bool,
 ) -> Result<Shown, Failure> {
-    let (described, selected) = client.select(selection).await?;
-    let vms = list::Vm::selected(&described, selected.as_ref()).map(|vm| {
-        let processes = threads::processes(roots, &vm.instance)?;
-        let locality = VmLocality::of(&described, &vm.pod.pod_uid, roots, &processes);
-        Ok(Vm {
-            vm,
+    let (described, uids) = client.select(selection).await?;
+    let vms = selected(&described, uids.as_ref()).map(|instance| {
+        let processes = threads::processes(roots, instance)?;
+        let locality = VmLocality::of(&described, instance.pod.as_str(), roots, &processes);
+        Ok(VmDetails {
+            instance: Arc::clone(instance),
             locality,
             processes,
         })
@@ -104,7 +105,7 @@ impl Serialize for Shown {
 
 impl Render for Shown {
     fn names(&self) -> Vec<String> {
-        self.vms.iter().map(|vm| vm.vm.pod.to_string()).collect()
+        self.vms.iter().map(|vm| vm.pod().to_string()).collect()
     }
 
     fn text(&self, style: TextStyle) -> String {
@@ -116,10 +117,14 @@ impl Render for Shown {
     }
 }
 
-impl Vm {
+impl VmDetails {
+    fn pod(&self) -> Pod {
+        Pod::of(&self.instance.pod, &self.instance)
+    }
+
     fn text(&self, shown: &Shown, style: TextStyle) -> String {
-        let instance = &self.vm.instance;
-        let (name, condition) = (printable(&self.vm.pod.to_string()), Condition::of(instance));
+        let instance = &self.instance;
+        let (name, condition) = (printable(&self.pod().to_string()), Condition::of(instance));
         let state = match condition {
             Condition::Degraded => format!("{}, DEGRADED", instance.state),
             condition => condition.to_string(),
@@ -144,7 +149,7 @@ impl Vm {
     }
 
     fn lines(&self, shown: &Shown, style: TextStyle) -> Vec<Fact> {
-        let instance = &self.vm.instance;
+        let instance = &self.instance;
         let mut lines = Vec::new();
         // Nothing where the text is empty.
         let mut say = |name: &str, text: &str, meaning| {
@@ -162,6 +167,10 @@ impl Vm {
             say("Effect", reason.code.effect(), Meaning::Plain);
             say("Fix", &reason.fix, Meaning::Plain);
         }
+        let more = reasons(instance)
+            .next()
+            .map(|_| format!("steliactl why {}", self.pod()));
+        say("See", &more.unwrap_or_default(), Meaning::Plain);
         say("CPUs", &self.cpus(), Meaning::Plain);
         if let Some(resize) = &instance.pending_resize {
             let (from, to) = (resize.from, resize.to);
@@ -188,7 +197,7 @@ impl Vm {
         say("Age", &known.join(", "), Meaning::Plain);
         let rule = instance.adopted_by.as_ref();
         let rule = rule.map(|rule| format!(", adopted by rule {rule}")).unwrap_or_default();
-        let pod = format!("{}, container {}{rule}", self.vm.pod.pod_uid, instance.container);
+        let pod = format!("{}, container {}{rule}", instance.pod, instance.container);
         say("Pod", &pod, Meaning::Plain);
         let unit = instance.scope.name();
         if shown.full {
@@ -206,7 +215,7 @@ impl Vm {
     }
 
     fn cpus(&self) -> String {
-        let instance = &self.vm.instance;
+        let instance = &self.instance;
         let mut text = match instance.exclusive.len() {
             0 => format!("none of its own, runs on {}", instance.float),
             _ => instance.exclusive.to_string(),
@@ -225,7 +234,7 @@ impl Vm {
     }
 
     fn vcpus(&self, full: bool) -> String {
-        let all = &self.vm.instance.vcpus;
+        let all = &self.instance.vcpus;
         let most = if full { all.len() } else { MAX_VCPUS };
         let one = |PinnedThread { thread, .. }: &PinnedThread| {
             let cpu = thread
@@ -256,11 +265,11 @@ impl Vm {
                 _ => rest += 1,
             }
         }
-        let rest_is = match self.vm.instance.isolation {
+        let rest_is = match self.instance.isolation {
             Isolation::Vcpus => "in the container cgroup",
             Isolation::Container => "on its CPUs",
         };
-        let shared_is = format!("on shared CPUs {}", self.vm.instance.float);
+        let shared_is = format!("on shared CPUs {}", self.instance.float);
         let some = [(shared, shared_is.as_str()), (rest, rest_is)]
             .into_iter()
             .filter(|(count, _)| *count > 0);
@@ -278,33 +287,24 @@ impl Vm {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use stelia_api::{Reason, ReasonCode, State};
     use stelia_kernel::cgroup::CgroupPath;
     use stelia_kubelet::{PodName, PodUid};
-    use stelia_model::Instance;
 
     use super::*;
-    use crate::shared::daemon::Pod;
-    use crate::shared::daemon::node::testing::{PODS, node};
+    use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
     use crate::tests::fixtures::{columns, says};
 
     fn text_of(full: bool, change: impl Fn(&mut Instance)) -> String {
         let mut described = node();
-        let (uid, instance) = described.node.instances.iter_mut().next().unwrap();
-        let instance = Arc::make_mut(instance);
+        let instance = instance_mut(&mut described, PODS[0]);
         instance.pod_name = PodName::new("team-b", "database-1");
         instance.memory_limit = Some(4 << 30);
         instance.partition = "isolated".to_owned();
         instance.scope = CgroupPath::slice().child("a.scope");
         change(instance);
-        let vm = list::Vm {
-            pod: Pod::of(uid, instance),
+        let vm = VmDetails {
             instance: Arc::new(instance.clone()),
-        };
-        let vm = Vm {
-            vm,
             locality: None,
             processes: Vec::new(),
         };
@@ -332,6 +332,7 @@ mod tests {
           Problem  kubelet gave CPU 5 to another pod?[2J
           Effect   its vCPUs run on shared CPUs
           Fix      restart the container
+          See      steliactl why team-b/database-1
           CPUs     4-5, partition type isolated
           vCPUs    0 on CPU 4, 1 on CPU 5
           Memory   limit 4.0 GiB

@@ -5,9 +5,11 @@ use stelia_kernel::locality::size;
 use stelia_koordinator::allocator::CpuSource;
 use stelia_model::Node;
 
-use super::list::node_lines;
-use crate::shared::daemon::{Condition, Description, OnlineCpus, age, counts, is_in_trouble};
-use crate::shared::output::{Meaning, Render, TextStyle, counted, facts, now, printable};
+use super::list::{hints, node_lines, order};
+use crate::shared::daemon::{
+    Condition, Description, OnlineCpus, age, counts, former, former_vms, is_file_unusable, is_in_trouble,
+};
+use crate::shared::output::{Fact, Meaning, Render, TextStyle, counted, facts, now, printable};
 
 /// As JSON the answer of `Describe`.
 #[derive(Debug, Serialize)]
@@ -30,12 +32,8 @@ impl Status {
         let conditions = || node.instances.values().map(|instance| Condition::of(instance));
         let worst = conditions().min().map(Condition::meaning);
         let worst = worst.filter(|meaning| *meaning != Meaning::Good).unwrap_or_default();
-        let has_trouble = node.instances.values().any(|instance| is_in_trouble(instance));
-        let hint = if has_trouble {
-            "  (steliactl list --problems)"
-        } else {
-            ""
-        };
+        let in_trouble = node.instances.values().filter(|instance| is_in_trouble(instance));
+        let first = in_trouble.min_by_key(|instance| order(instance));
         let written = node.kubelet_modified_us;
         let written = written.map(|us| format!(", cpu_manager_state written {} ago", age(us, now)));
         let assigned = match node.cpu_source {
@@ -60,8 +58,10 @@ impl Status {
             (Some(profile), 0) => format!("{profile}, not written yet"),
             (Some(profile), us) => format!("{profile}, written {} ago", age(us, now)),
         };
-        let lines = [
-            ("State", counts(conditions()) + hint, worst),
+        let former = former_vms(&self.description).map(|vm| ("Former VM", former(vm, now), Meaning::Attention));
+        let mut lines = vec![("State", counts(conditions()), worst)];
+        lines.extend(former);
+        lines.extend([
             ("CPUs", self.cpus(), Meaning::Plain),
             ("Assigned by", assigned, Meaning::Plain),
             ("Partitions", partitions, Meaning::Plain),
@@ -69,14 +69,16 @@ impl Status {
             ("Noise", noise, is_noisy),
             ("Ledger", ledger, Meaning::Plain),
             ("Publishing", published, Meaning::Plain),
-        ];
+        ]);
+        let lines = lines.into_iter();
         let lines = lines.map(|(name, text, meaning)| (format!("  {name}"), text, meaning));
-        let (meaning, hint) = if problems.is_empty() {
-            (Meaning::Good, "")
+        let lines: Vec<Fact> = lines.chain(hints(first.map(|vm| &**vm), "  See", false)).collect();
+        let is_well = if problems.is_empty() {
+            Meaning::Good
         } else {
-            (Meaning::Broken, "  (steliactl why node)")
+            Meaning::Broken
         };
-        let state = meaning.paint("running", style) + hint;
+        let state = is_well.paint("running", style);
         let host = if self.host.is_empty() {
             ""
         } else {
@@ -89,12 +91,17 @@ impl Status {
 
     fn cpus(&self) -> String {
         let online = OnlineCpus::of(&self.description);
+        let unknown = if is_file_unusable(&self.description) {
+            "not known while cpu_manager_state is unusable"
+        } else {
+            "of unknown owners"
+        };
         let all = [
             (&online.exclusive, "of VMs"),
             (&online.pods, "of other pods"),
             (&online.shared, "shared"),
             (&online.reserved, "reserved"),
-            (&online.unknown, "of unknown owners"),
+            (&online.unknown, unknown),
             (&self.description.node.offline, "offline"),
         ];
         let some = all.into_iter().filter(|(cpus, _)| !cpus.is_empty());
@@ -117,13 +124,16 @@ fn checked(node: &Node, now: u64) -> (String, Meaning) {
         return (text, Meaning::Broken);
     }
     let mut text = match last.steps {
-        0 => format!("{ago} ago, nothing to repair"),
+        0 => format!("{ago} ago, nothing to change"),
         _ => format!("{ago} ago, {changes} made"),
     };
     let (found, repaired) = (node.counters.drift_found, node.counters.drift_repaired);
     if found > 0 {
-        let found = counted(found, "change");
-        text += &format!("; so far {found} by other programs, {repaired} repaired");
+        let left = match found.saturating_sub(repaired) {
+            0 => "all repaired".to_owned(),
+            left => format!("{left} not repaired at once: steliactl verify"),
+        };
+        text += &format!("; so far {} by other programs, {left}", counted(found, "change"));
     }
     (text, Meaning::Plain)
 }
@@ -134,7 +144,7 @@ fn noise(node: &Node) -> (String, Meaning) {
     let (interrupts, threads) = (report.remaining.len() as u64, report.threads_remaining.len() as u64);
     let text = match node.quiet.steering.as_str() {
         "off" => "interrupts are not steered (irq-steering = off)".to_owned(),
-        _ if node.quiet.answered_us == 0 => "not counted yet".to_owned(),
+        _ if node.quiet.answered_us == 0 => "no data: steliactl noise".to_owned(),
         _ if interrupts + threads == 0 => {
             format!("{} moved away, none remains", counted(report.moved.into(), "interrupt"))
         }

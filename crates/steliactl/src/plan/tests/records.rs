@@ -176,9 +176,13 @@ fn kubelet_does_not_start_on_other_damaged_files() {
     ] {
         let node = aligned("restricted");
         write(node.path(), &format!("var/lib/kubelet/{file}"), text);
-        let (_, reason) = refused(node.path(), TWO);
-        assert!(reason.starts_with("kubelet would not start: "), "{file}: {reason}");
-        says(&reason, &[file, "; fix: drain the node"]);
+        let answer = answered(node.path(), TWO);
+        holds(&answer, json!({"/admitted": false, "/rejection/reason": "unknown"}));
+        says(
+            &answer["rejection"]["message"].to_string(),
+            &["would not start again: ", file],
+        );
+        says(&answer["rejection"]["fix"].to_string(), &["drain the node"]);
         if !file.ends_with("manager_state") || file.starts_with("dra") {
             let before = format!("{TWO} --kubelet-version 1.32");
             assert_eq!(answered(node.path(), &before)["admitted"], true);

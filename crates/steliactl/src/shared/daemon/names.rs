@@ -61,19 +61,18 @@ pub(crate) fn none_among<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod
 pub(super) fn or_former(failure: Failure, asked: &str, description: &Description) -> Failure {
     let pod = |one: &FormerVm| Pod::new(&one.pod, one.pod_name.as_ref());
     let all: Pods = description.node.former.iter().map(pod).collect();
-    let former = description
-        .node
-        .former
-        .iter()
-        .find(|one| pod(one).is_called(asked, &all));
-    match (failure, former) {
-        (Failure::NoSuchInstance(_), Some(one)) => Failure::NoSuchInstance(format!(
-            "{} was released or has ended {} ago; if it runs, it is not isolated: restart its container",
-            pod(one),
-            age(one.ended_us, now())
-        )),
+    let mut formers = description.node.former.iter();
+    let found = formers.find(|one| pod(one).is_called(asked, &all));
+    match (failure, found) {
+        (Failure::NoSuchInstance(_), Some(one)) => Failure::NoSuchInstance(former(one, now())),
         (failure, _) => failure,
     }
+}
+
+/// "team-a/web was released or has ended 8s ago; …" with what to do.
+pub(crate) fn former(one: &FormerVm, now: u64) -> String {
+    let (pod, ago) = (Pod::new(&one.pod, one.pod_name.as_ref()), age(one.ended_us, now));
+    format!("{pod} was released or has ended {ago} ago; if it runs, it is not isolated: restart its container")
 }
 
 /// "; did you mean a/web, a/web-2, …?" with the pods whose names contain, or whose UIDs begin with, what none of these pods is called, or

@@ -7,7 +7,7 @@ pub(crate) mod manual;
 pub(crate) mod pager;
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, UNIX_EPOCH};
 
 use askama::filters::{Escaper, Html};
@@ -29,7 +29,12 @@ pub(crate) fn columns(text: &str) -> usize {
 
 /// Says something on standard error, which may be closed, beside an answer that is whole.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(io::stderr(), "steliactl: {}", printable(text));
+    let mut stderr = io::stderr();
+    let style = TextStyle {
+        width: stderr.is_terminal().then(width),
+        ..TextStyle::default()
+    };
+    let _ = stderr.write_all(paragraph(&format!("steliactl: {}", printable(text)), style).as_bytes());
 }
 
 /// A table below its heading; without a legend there is no heading.

@@ -1,10 +1,10 @@
 //! `map`: the node drawn, from sockets down to CPUs, each CPU marked by its owner and the owner's state.
 //!
 //! `gather` puts together what the daemon describes and what sysfs has on memory and caches, and chooses what stands for each CPU and pod
-//! ([`marks`]). [`text`] and [`picture`] only arrange that.
+//! ([`signs`]). [`text`] and [`picture`] only arrange that.
 
-mod marks;
 mod picture;
+mod signs;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -20,7 +20,7 @@ use stelia_kernel::locality::{Locality, MemoryPlace, size};
 use stelia_koordinator::report::numa;
 use stelia_kubelet::PodUid;
 
-use self::marks::Look;
+use self::signs::Sign;
 use crate::shared::daemon::{self, Condition, Description, Failure, Owner, owner};
 use crate::shared::kernel::locality;
 use crate::shared::kernel::{Roots, host_name};
@@ -78,17 +78,19 @@ impl Cache {
 struct Cpu {
     cpu: u32,
     #[serde(flatten)]
-    drawn: Drawn,
+    mark: Mark,
 }
 
-/// How a CPU is drawn.
+/// What marks a CPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Drawn {
-    mark: String,
+struct Mark {
+    /// Its pod's letters with the sign of the state, or the sign of those without a pod.
+    #[serde(rename = "mark")]
+    text: String,
     /// The owner and its state, in words.
     owner: String,
     #[serde(skip)]
-    look: Look,
+    sign: Sign,
     /// The classes of its box on the picture.
     #[serde(skip)]
     class: String,
@@ -99,8 +101,12 @@ struct Drawn {
 /// A VM's pod, or another one with CPUs of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Pod {
+    /// Its place among all pods of the node, selected or not.
+    #[serde(skip)]
+    number: usize,
     /// Without the sign of its state.
-    mark: String,
+    #[serde(rename = "mark")]
+    letters: String,
     #[serde(flatten)]
     pod: daemon::Pod,
     cpus: CpuSet,
@@ -108,9 +114,9 @@ struct Pod {
     state: String,
     /// Those that have a NUMA node.
     devices: Vec<PodDevice>,
-    /// Each of its CPUs.
+    /// That of its CPUs.
     #[serde(skip)]
-    drawn: Drawn,
+    mark: Mark,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -123,8 +129,8 @@ struct PodDevice {
 }
 
 impl PodDevice {
-    /// What follows its name and its pod's mark: whether it is remote, and how many there are.
-    fn sign(&self) -> String {
+    /// What follows its name and its pod's letters: whether it is remote, and how many there are.
+    fn suffix(&self) -> String {
         let remote = if self.remote { "^" } else { "" };
         match self.count {
             1 => remote.to_owned(),
@@ -152,12 +158,12 @@ impl Map {
         )
     }
 
-    /// The looks of all CPUs, and of these pods and their devices.
-    fn looks<'a>(&'a self, pods: impl IntoIterator<Item = &'a Pod>) -> BTreeSet<Look> {
-        let cpus = self.cores.iter().flat_map(|core| &core.cpus).map(|cpu| cpu.drawn.look);
+    /// The signs of all CPUs, and of these pods and their devices.
+    fn signs<'a>(&'a self, pods: impl IntoIterator<Item = &'a Pod>) -> BTreeSet<Sign> {
+        let cpus = self.cores.iter().flat_map(|core| &core.cpus).map(|cpu| cpu.mark.sign);
         let pods = pods.into_iter().flat_map(|pod| {
             let is_remote = pod.devices.iter().any(|device| device.remote);
-            [Some(pod.drawn.look), is_remote.then_some(marks::REMOTE)]
+            [Some(pod.mark.sign), is_remote.then_some(signs::REMOTE)]
         });
         cpus.chain(pods.flatten()).collect()
     }
@@ -187,16 +193,16 @@ impl Render for Map {
 pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<&BTreeSet<String>>) -> Map {
     let node = &description.node;
     let pods = pods(description, roots, selected);
-    let drawn = |cpu: u32| {
+    let mark = |cpu: u32| {
         let owner = owner(description, cpu);
         let pod = match &owner {
             Owner::Instance { pod, .. } | Owner::Pod { pod } => pods.iter().find(|one| one.pod.pod_uid == *pod),
             _ => None,
         };
-        let look = marks::of_owner(&owner);
+        let sign = signs::sign_of_owner(&owner);
         pod.map_or_else(
-            || look.drawn(0, look.meaning.to_owned(), Meaning::Absent),
-            |pod| pod.drawn.clone(),
+            || sign.mark(0, sign.meaning.to_owned(), Meaning::Absent),
+            |pod| pod.mark.clone(),
         )
     };
     let caches = caches(&roots.sys, &node.topology);
@@ -211,7 +217,7 @@ pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<
         });
         core.cpus.push(Cpu {
             cpu: *number,
-            drawn: drawn(*number),
+            mark: mark(*number),
         });
     }
     let kernel = numa::read(&roots.sys).unwrap_or_default();
@@ -248,12 +254,12 @@ fn by_first_cpu(mut cores: Vec<Core>) -> Vec<Core> {
     cores
 }
 
-/// The VMs, and other pods to which kubelet gave CPUs, by their first CPUs, so that the marks ascend along the map.
+/// The VMs, and other pods to which kubelet gave CPUs, by their first CPUs, so that the letters ascend along the map. Which letters a pod
+/// has does not depend on what is selected.
 fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<String>>) -> Vec<Pod> {
     let node = &description.node;
     let uids: BTreeSet<&PodUid> = node.instances.keys().chain(node.entries.keys()).collect();
-    let is_selected = |uid: &&PodUid| selected.is_none_or(|selected| selected.contains(uid.as_str()));
-    let all = uids.into_iter().filter(is_selected).map(|uid| {
+    let all = uids.into_iter().map(|uid| {
         let instance = node.instances.get(uid);
         let containers = node.entries.get(uid).into_iter().flat_map(BTreeMap::values);
         let assigned = || containers.fold(CpuSet::new(), |all, cpus| all.union(cpus));
@@ -263,7 +269,9 @@ fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<Str
     let mut all: Vec<_> = all.collect();
     // Those without CPUs come last. Equal ones stay in the order of their UIDs.
     all.sort_by_key(|(.., cpus)| cpus.iter().next().unwrap_or(u32::MAX));
-    let pods = (0..).zip(all).map(|(n, (uid, instance, cpus))| {
+    let is_selected = |uid: &PodUid| selected.is_none_or(|selected| selected.contains(uid.as_str()));
+    let selected = (0..).zip(all).filter(|(_, (uid, ..))| is_selected(uid));
+    let pods = selected.map(|(number, (uid, instance, cpus))| {
         let found = description.locality.instances.get(uid.as_str());
         let mut locality = found.cloned().unwrap_or_default();
         if let Some(instance) = instance {
@@ -274,19 +282,20 @@ fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<Str
         let former = node.former.iter().find(|one| one.pod == *uid);
         let none = if former.is_some() { "former VM" } else { "no VM" };
         let state = state.map_or(none.to_owned(), |state| state.trim_end().to_owned());
-        let look = marks::of_pod(instance.map(|instance| &**instance));
+        let sign = signs::sign_of_pod(instance.map(|instance| &**instance));
         let name = instance.map_or_else(|| former?.pod_name.as_ref(), |one| one.pod_name.as_ref());
         let pod = daemon::Pod::new(uid, name);
         let words: Vec<String> = std::iter::once(format!("{pod}, {state}")).chain(degraded).collect();
         let meaning = instance.map_or(Meaning::Plain, |one| Condition::of(one).meaning());
-        let drawn = look.drawn(n, words.join("; "), meaning);
+        let mark = sign.mark(number, words.join("; "), meaning);
         Pod {
-            mark: marks::letters(n),
+            number,
+            letters: signs::letters(number),
             pod,
             cpus,
             state,
             devices: devices(&locality),
-            drawn,
+            mark,
         }
     });
     pods.collect()

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use askama::Template;
 use stelia_kernel::locality::size;
 
-use super::{Core, Cpu, Map, Pod, PodDevice, marks};
+use super::{Core, Cpu, Map, Pod, PodDevice, signs};
 use crate::shared::output::{Column, column, columns, cut, printable, table};
 
 /// A picture in a file. Whatever the browser's colours are, it chooses its own: `templates/map.css`.
@@ -89,7 +89,7 @@ impl Shape {
         Self { inside, ..shape }
     }
 
-    /// A sample of a CPU's look with a text beside it.
+    /// A sample of a CPU's sign with a text beside it.
     fn line(class: &str, mark: &str, text: String) -> Self {
         let inside = vec![Self::cell(&format!("cpu {class}"), SAMPLE_WIDTH, mark.to_owned())];
         let text_x = SAMPLE_WIDTH + GAP;
@@ -138,15 +138,15 @@ fn balance(shapes: &mut [Shape]) {
     grid(shapes, shapes.len().div_ceil(down));
 }
 
-/// The picture: a heading, the machine, what each look means, and the pods.
+/// The picture: a heading, the machine, what each sign means, and the pods.
 ///
 /// # Errors
 /// It cannot be written.
 pub(super) fn svg(map: &Map) -> Result<String, askama::Error> {
     let machine = machine(map);
     let width = machine.width.max(MIN_PICTURE_WIDTH);
-    let legend = map.looks(&map.pods).into_iter();
-    let legend = legend.map(|look| Shape::line(look.class, look.mark, look.meaning.to_owned()));
+    let legend = map.signs(&map.pods).into_iter();
+    let legend = legend.map(|sign| Shape::line(sign.class, sign.text, sign.meaning.to_owned()));
     let mut parts = vec![
         machine,
         Shape::lines(legend.collect(), width),
@@ -213,8 +213,8 @@ fn with_memory(name: String, bytes: Option<u64>) -> String {
 
 fn core(core: &Core, cell_width: usize) -> Shape {
     let cpu = |one: &Cpu| Shape {
-        title: format!("CPU {}: {}", one.cpu, one.drawn.owner),
-        ..Shape::cell(&format!("cpu {}", one.drawn.class), cell_width, cpu_text(one))
+        title: format!("CPU {}: {}", one.cpu, one.mark.owner),
+        ..Shape::cell(&format!("cpu {}", one.mark.class), cell_width, cpu_text(one))
     };
     let mut cpus: Vec<Shape> = core.cpus.iter().map(cpu).collect();
     // Siblings are beside each other, up to four.
@@ -224,25 +224,25 @@ fn core(core: &Core, cell_width: usize) -> Shape {
 
 /// What is written into a CPU's box. Shared CPUs are known by their colour.
 fn cpu_text(cpu: &Cpu) -> String {
-    if cpu.drawn.look == marks::SHARED {
+    if cpu.mark.sign == signs::SHARED {
         cpu.cpu.to_string()
     } else {
-        format!("{}{}", cpu.cpu, cpu.drawn.mark)
+        format!("{}{}", cpu.cpu, cpu.mark.text)
     }
 }
 
 /// Adds the devices on these NUMA nodes, in columns to the right of what is there and about as high.
 fn add_devices(inside: &mut Vec<Shape>, map: &Map, is_on: impl Fn(u32) -> bool) {
     let mut shapes = Vec::new();
-    for (n, pod) in map.pods.iter().enumerate() {
-        let class = marks::DEVICE.class_of(n);
+    for pod in &map.pods {
+        let class = signs::DEVICE.class_of(pod.number);
         for device in pod.devices.iter().filter(|device| is_on(device.node)) {
             let PodDevice { name, node, count, .. } = device;
             let text = format!(
                 "{} {}{}",
                 cut(&printable(name), DEVICE_COLUMNS),
-                pod.mark,
-                device.sign()
+                pod.letters,
+                device.suffix()
             );
             let away = if device.remote { ", remote from its CPUs" } else { "" };
             let title = format!("{count} {name}, NUMA {node}{away}: {}", pod.pod);
@@ -262,7 +262,7 @@ fn add_devices(inside: &mut Vec<Shape>, map: &Map, is_on: impl Fn(u32) -> bool) 
     inside.append(&mut shapes);
 }
 
-/// The pods: the mark in its colour, the name, the CPUs and the state.
+/// The pods: the letters in their colour, the name, the CPUs and the state.
 fn list(map: &Map) -> Vec<Shape> {
     const COLUMNS: [Column<Pod>; 3] = [
         column("", |pod| cut(&printable(&pod.pod.to_string()), NAME_COLUMNS)),
@@ -272,8 +272,8 @@ fn list(map: &Map) -> Vec<Shape> {
     let text = table(&COLUMNS, &map.pods, false);
     let lines = map.pods.iter().zip(text.lines());
     let lines = lines.map(|(pod, line)| Shape {
-        title: pod.drawn.owner.clone(),
-        ..Shape::line(&pod.drawn.class, &pod.mark, line.to_owned())
+        title: pod.mark.owner.clone(),
+        ..Shape::line(&pod.mark.class, &pod.letters, line.to_owned())
     });
     lines.collect()
 }

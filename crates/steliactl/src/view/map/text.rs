@@ -4,25 +4,25 @@ use std::collections::BTreeSet;
 
 use stelia_kernel::locality::size;
 
-use super::{Core, Cpu, Map, Pod, PodDevice, marks};
+use super::{Core, Cpu, Map, Pod, PodDevice, signs};
 use crate::shared::output::{self, Column, TextStyle, column, counted, paragraph, printable, table};
 use crate::view::list::node_lines;
 
-/// On a node with more pods only those in trouble are listed.
+/// On a terminal, of more pods only those in trouble are listed.
 const MAX_LISTED: usize = 20;
 /// The cores of a row: as many as fit.
 const ROWS: [usize; 4] = [16, 8, 4, 2];
 
 pub(super) const PODS: [Column<Pod>; 5] = [
-    column("MARK", |pod: &Pod| pod.drawn.mark.clone()),
+    column("MARK", |pod: &Pod| pod.mark.text.clone()),
     column("POD", |pod: &Pod| pod.pod.to_string()).yields(2).shortens(),
-    column("STATE", |pod: &Pod| pod.state.clone()).means(|pod| pod.drawn.meaning),
+    column("STATE", |pod: &Pod| pod.state.clone()).means(|pod| pod.mark.meaning),
     column("CPUS", |pod: &Pod| pod.cpus.to_string()).yields(1),
     column("DEVICES", devices).yields(3).or_nothing(),
 ];
 
 fn devices(pod: &Pod) -> String {
-    let one = |device: &PodDevice| format!("{}{} (NUMA {})", device.name, device.sign(), device.node);
+    let one = |device: &PodDevice| format!("{}{} (NUMA {})", device.name, device.suffix(), device.node);
     pod.devices.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
@@ -33,25 +33,27 @@ pub(super) fn draw(map: &Map, style: TextStyle) -> String {
         ..style
     };
     let wide = map.cores.iter().map(cell_width).max().unwrap_or(1);
-    let places = map.cores.chunk_by(|a, b| (a.socket, a.node) == (b.socket, b.node));
-    let places: Vec<String> = places.map(|cores| place(map, cores, wide, lines)).collect();
+    let numa_nodes = map.cores.chunk_by(|a, b| (a.socket, a.node) == (b.socket, b.node));
+    let numa_nodes: Vec<String> = numa_nodes.map(|cores| numa_node(map, cores, wide, lines)).collect();
     if !style.legend {
-        return places.join("\n");
+        return numa_nodes.join("\n");
     }
-    let is_listed = |pod: &&Pod| map.pods.len() <= MAX_LISTED || is_in_trouble(pod);
-    let listed: Vec<&Pod> = map.pods.iter().filter(is_listed).take(MAX_LISTED).collect();
+    let most = style.width.map_or(usize::MAX, |_| MAX_LISTED);
+    let is_listed = |pod: &&Pod| map.pods.len() <= most || is_in_trouble(pod);
+    let listed: Vec<&Pod> = map.pods.iter().filter(is_listed).take(most).collect();
     let host = Some(&map.host).filter(|host| !host.is_empty());
     let host = host.map(|host| format!("{host}  ")).unwrap_or_default();
     let heading = paragraph(&printable(&format!("{host}{}", map.extent())), lines);
-    let parts = places.into_iter().chain([legend(map, &listed, lines)]);
+    let parts = numa_nodes.into_iter().chain([legend(map, &listed, lines)]);
     let mut text = node_lines(&map.problems, style) + &heading;
     text.extend(parts.map(|part| format!("\n{part}")));
     if !listed.is_empty() {
         text += &format!("\n{}", table(&PODS, listed.iter().copied(), style));
     }
-    let more = map.pods.len() - listed.len();
-    if more > 0 {
-        text += &format!("{} not listed: steliactl list\n", counted(more as u64, "more pod"));
+    match map.pods.len() - listed.len() {
+        0 => {}
+        all if listed.is_empty() => text += &format!("\n{all} pods are not listed: steliactl map -l\n"),
+        others => text += &format!("{} not listed: steliactl map -l\n", counted(others as u64, "other pod")),
     }
     if let Some(why) = &map.devices_unknown {
         text += &paragraph(&format!("Devices are not known: {}", printable(why)), style);
@@ -59,20 +61,26 @@ pub(super) fn draw(map: &Map, style: TextStyle) -> String {
     text
 }
 
-/// What the signs mean that are on this map or beside the listed pods, and no others.
+/// What the signs on this map or beside the listed pods mean, and no others.
 fn legend(map: &Map, listed: &[&Pod], style: TextStyle) -> String {
     let threads = |is_cut: bool| {
         let mut several = map.cores.iter().filter(|core| core.cpus.len() > 1);
         several.any(|core| (written(core).len() == 1) == is_cut)
     };
+    let are_two = map.cores.iter().all(|core| core.cpus.len() <= 2);
+    let all = if are_two {
+        "both threads of a core"
+    } else {
+        "all threads of a core"
+    };
     let cores = [
         ("[A B]", "the threads of a core", threads(false)),
-        ("[A]", "a core whose threads are alike", threads(true)),
+        ("[A]", all, threads(true)),
     ];
     let cores = cores.into_iter().filter(|(.., is_there)| *is_there);
     let cores = cores.map(|(sign, meaning, _)| (sign, meaning));
-    let looks = map.looks(listed.iter().copied()).into_iter();
-    let signs = cores.chain(looks.map(|look| (look.mark, look.meaning)));
+    let signs = map.signs(listed.iter().copied()).into_iter();
+    let signs = cores.chain(signs.map(|sign| (sign.text, sign.meaning)));
     // A sign stays beside its meaning.
     let signs = signs.map(|(sign, meaning)| format!("{sign} {meaning}").replace(' ', "\u{a0}"));
     let signs: Vec<String> = signs.collect();
@@ -85,9 +93,9 @@ fn legend(map: &Map, listed: &[&Pod], style: TextStyle) -> String {
     paragraph(&text, style).replace('\u{a0}', " ")
 }
 
-/// Whether its looks say more than that it is isolated.
+/// Whether its signs say more than that it is isolated.
 fn is_in_trouble(pod: &Pod) -> bool {
-    pod.drawn.look != marks::ISOLATED || pod.devices.iter().any(|device| device.remote)
+    pod.mark.sign != signs::ISOLATED || pod.devices.iter().any(|device| device.remote)
 }
 
 /// Whether a NUMA node has several L3 caches, so that rows say where one begins.
@@ -96,8 +104,8 @@ fn has_several_caches(cores: &[Core]) -> bool {
     neighbours.any(|pair| matches!(pair, [a, b] if (a.socket, a.node) == (b.socket, b.node) && a.l3 != b.l3))
 }
 
-/// A heading, and lines of cores; each L3 cache begins a line.
-fn place(map: &Map, cores: &[Core], wide: usize, style: TextStyle) -> String {
+/// The heading of a NUMA node and its lines of cores; each L3 cache begins a line.
+fn numa_node(map: &Map, cores: &[Core], wide: usize, style: TextStyle) -> String {
     let Some(Core { socket, node, .. }) = cores.first() else {
         return String::new();
     };
@@ -132,7 +140,7 @@ fn place(map: &Map, cores: &[Core], wide: usize, style: TextStyle) -> String {
 /// The CPUs of a core that are written: one where all are alike.
 fn written(core: &Core) -> &[Cpu] {
     match core.cpus.split_first() {
-        Some((first, others)) if others.iter().all(|cpu| cpu.drawn.mark == first.drawn.mark) => {
+        Some((first, others)) if others.iter().all(|cpu| cpu.mark.text == first.mark.text) => {
             std::slice::from_ref(first)
         }
         _ => &core.cpus,
@@ -140,14 +148,14 @@ fn written(core: &Core) -> &[Cpu] {
 }
 
 fn cell_width(core: &Core) -> usize {
-    written(core).iter().map(|cpu| cpu.drawn.mark.len() + 1).sum::<usize>() + 1
+    written(core).iter().map(|cpu| cpu.mark.text.len() + 1).sum::<usize>() + 1
 }
 
 /// `[A ]`, `[A B]`; in a cell of at least this width.
 fn cell(core: &Core, width: usize, style: TextStyle) -> String {
     let marks = written(core)
         .iter()
-        .map(|cpu| cpu.drawn.meaning.paint(&cpu.drawn.mark, style));
+        .map(|cpu| cpu.mark.meaning.paint(&cpu.mark.text, style));
     let marks: Vec<String> = marks.collect();
     let blanks = " ".repeat(width.saturating_sub(cell_width(core)));
     format!("[{}{blanks}]", marks.join(" "))

@@ -135,7 +135,10 @@ fn columns<'a>() -> [Column<Row<'a>>; 11] {
         right("THROT%", |row| row.of_vm(row.vm.throttled_percent, 1)).wide(),
         right("MIGR/S", |row| number(row.rates.migrations_per_second, 1)).wide(),
         right("PREEMPT/S", |row| number(row.rates.involuntary_per_second, 1)).wide(),
-        column("NOTE", |row: &Row<'a>| row.note.to_owned()).or_nothing(),
+        // The selected row's is below the table too.
+        column("NOTE", |row: &Row<'a>| row.note.to_owned())
+            .yields(3)
+            .or_nothing(),
     ]
 }
 

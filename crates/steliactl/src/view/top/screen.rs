@@ -19,7 +19,7 @@ const HELP: [&str; 11] = [
     "UTIL%    time that the vCPUs ran, of one CPU",
     "WAIT%    time that they waited for a CPU: the guest's steal",
     "IRQ/S    device interrupts on the VM's CPUs: should be 0",
-    "NOTE     what is wrong; of the selected row in words below the table",
+    "NOTE     what is wrong; below the table in words, of the selected row",
     "",
     "Up Down  select; also j k, Page Up, Page Down",
     "Enter    show or hide the vCPUs of the selected VM",
@@ -208,7 +208,14 @@ impl Screen {
         Paragraph::new(above).render(top, buffer);
         StatefulWidget::render(list, middle, buffer, &mut self.list);
         let disturbed = self.selected(&rows).filter(|row| !row.reason.is_empty());
-        let reason = disturbed.map(|row| format!("{}: {}", row.name.trim_start(), row.reason));
+        let reason = disturbed.map(|row| {
+            let whose = if row.is_vcpu {
+                &format!("{} ", row.name.trim_start())
+            } else {
+                ""
+            };
+            format!("steliactl why {}  {whose}{}", row.vm.pod, row.reason)
+        });
         let below = [
             line(&cut(&reason.unwrap_or_default(), width), plain),
             line(&self.footer(rows.len(), width), plain.add_modifier(Modifier::DIM)),

@@ -8,6 +8,7 @@ use stelia_api::ReasonCode;
 use stelia_api::quiet::{Remaining, RemainingCause};
 use stelia_cpus::CpuSet;
 pub(crate) use stelia_model::Description;
+use stelia_model::FormerVm;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "owner")]
@@ -31,6 +32,22 @@ pub(crate) enum Owner {
     Kubelet,
     /// kubelet's file does not list it, or cannot be used.
     Unknown,
+}
+
+/// Whether kubelet's file cannot be used, so that the CPUs of pods that are no VMs are not known.
+pub(crate) fn is_file_unusable(description: &Description) -> bool {
+    let mut problems = description.problems.iter();
+    problems.any(|problem| problem.code == ReasonCode::KubeletUnusable)
+}
+
+/// The VMs that were released or ended and may run on, not isolated: kubelet's file gives their pods CPUs, or cannot be used. The newest first.
+pub(crate) fn former_vms(description: &Description) -> impl Iterator<Item = &FormerVm> {
+    let (node, is_unknown) = (&description.node, is_file_unusable(description));
+    node.former.iter().filter(move |one| {
+        let newest = node.former.iter().find(|other| other.pod == one.pod);
+        let has_cpus = is_unknown || node.entries.contains_key(&one.pod);
+        has_cpus && newest == Some(one) && !node.instances.contains_key(&one.pod)
+    })
 }
 
 /// What an instance holds comes before kubelet's entries, because the kernel enforces it.

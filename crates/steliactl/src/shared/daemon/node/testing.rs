@@ -55,7 +55,8 @@ pub(crate) fn described(given: &str) -> Description {
     complete(&mut node["pools"], &serde_json::to_value(Pools::default()).unwrap());
     complete_each(&mut node["quiet"]["remaining"], &Remaining::default());
     complete_each(&mut node["instances"], &Instance::default());
-    for instance in node["instances"].as_object_mut().unwrap().values_mut() {
+    for (uid, instance) in node["instances"].as_object_mut().unwrap() {
+        instance["pod"] = uid.as_str().into();
         complete_each(
             &mut instance["degraded"],
             &Reason::of(&Default::default(), ReasonCode::StepFailed, ""),

@@ -35,7 +35,7 @@ fn every_cpu_is_drawn_once_with_the_mark_of_its_owner_and_a_degraded_vm_keeps_it
 }
 
 #[test]
-fn pods_that_are_not_selected_have_no_mark() {
+fn pods_that_are_not_selected_have_no_mark_and_the_others_keep_their_letters() {
     let selected = [PODS[0].to_owned()].into();
     let map = gather(
         &node(),
@@ -43,8 +43,8 @@ fn pods_that_are_not_selected_have_no_mark() {
         Some(&selected),
     );
     let text = body(&map);
-    says(&text, &["[x .]", "[A  ]", "x of pods that are not selected"]);
-    never_says(&text, &["B ", PODS[1]]);
+    says(&text, &["[x .]", "[B  ]", "x of pods that are not selected"]);
+    never_says(&text, &[PODS[1]]);
 }
 
 #[test]
@@ -125,13 +125,17 @@ fn a_large_node_fits_a_terminal_and_lists_only_vms_in_trouble() {
         let text = map.text(columns(width));
         assert!(text.lines().all(|line| width_of(line) <= width), "{text}");
         assert!(text.lines().count() < 160, "{text}");
-        says(&text, &["[CV+ ", "more pods not listed"]);
+        says(&text, &["[CV+ ", "other pods not listed: steliactl map -l"]);
         // The isolated ones are only drawn.
         says(&text, &["[A  "]);
         never_says(&text, &["\nA  "]);
     }
+    // Without a limit all are, isolated or not.
+    let whole = map.text(TextStyle::from(true));
+    says(&whole, &["\nA    ", "\nCV+  "]);
+    never_says(&whole, &["not listed"]);
     let cpus = map.cores.iter().flat_map(|core| &core.cpus);
-    let marks: std::collections::HashSet<&str> = cpus.map(|cpu| cpu.drawn.mark.as_str()).collect();
+    let marks: std::collections::HashSet<&str> = cpus.map(|cpu| cpu.mark.text.as_str()).collect();
     // Those of 100 VMs, and reserved.
     assert_eq!(marks.len(), 101);
 }

@@ -1,43 +1,44 @@
-//! What stands for an owner on a map: a mark a pod, a sign a state, a colour of the picture. The map can be read without colours.
+//! The signs of the map and of its legend: what stands for each kind of owner, and in which colour on the picture. The map can be read
+//! without colours.
 
 use stelia_api::State;
 use stelia_model::Instance;
 
-use super::Drawn;
+use super::Mark;
 use crate::shared::daemon::Owner;
 use crate::shared::output::Meaning;
 
 /// Number of colours that pods get in turn on the picture; their marks always differ.
 const COLOURS: usize = 10;
 
-/// How an owner looks. Every pod has its own letters for the A of the mark, and a colour for the c0 of the classes.
+/// What stands for a kind of owner. Every pod has its own letters for the A of the text, and a colour for the c0 of the classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Look {
-    pub mark: &'static str,
+pub(super) struct Sign {
+    pub text: &'static str,
     pub meaning: &'static str,
     /// Classes of the picture's style.
     pub class: &'static str,
 }
 
-const fn look(mark: &'static str, meaning: &'static str, class: &'static str) -> Look {
-    Look { mark, meaning, class }
+const fn sign(text: &'static str, meaning: &'static str, class: &'static str) -> Sign {
+    Sign { text, meaning, class }
 }
 
-pub(super) const SHARED: Look = look(".", "shared", "shared");
-pub(super) const ISOLATED: Look = look("A", "isolated", "c0 isolated");
+pub(super) const SHARED: Sign = sign(".", "shared", "shared");
+pub(super) const ISOLATED: Sign = sign("A", "isolated", "c0 isolated");
 /// Of a pod's device.
-pub(super) const REMOTE: Look = look("A^", "device on another NUMA node than the CPUs", "c0 remote");
-pub(super) const DEVICE: Look = look("A", "device", "device c0");
-const DEGRADED: Look = look("A!", "degraded", "c0 degraded");
-const NO_VM: Look = look("A*", "pod without a VM", "c0 pod");
+pub(super) const REMOTE: Sign = sign("A^", "device on another NUMA node than the CPUs", "c0 remote");
+pub(super) const DEVICE: Sign = sign("A", "device", "device c0");
+const DEGRADED: Sign = sign("A!", "degraded", "c0 degraded");
+const NO_VM: Sign = sign("A*", "pod without a VM", "c0 pod");
 
-impl Look {
-    /// A CPU of the `n`th pod, or of nobody with a mark of its own.
-    pub(super) fn drawn(self, n: usize, owner: String, meaning: Meaning) -> Drawn {
-        Drawn {
-            mark: self.mark.replacen('A', &letters(n), 1),
+impl Sign {
+    /// The mark of a CPU of the `n`th pod, or of one that belongs to no pod.
+    pub(super) fn mark(self, n: usize, owner: String, meaning: Meaning) -> Mark {
+        Mark {
+            text: self.text.replacen('A', &letters(n), 1),
             owner,
-            look: self,
+            sign: self,
             class: self.class_of(n),
             meaning,
         }
@@ -50,34 +51,34 @@ impl Look {
 }
 
 /// Of a CPU whose owner has no mark of its own.
-pub(super) fn of_owner(owner: &Owner) -> Look {
+pub(super) fn sign_of_owner(owner: &Owner) -> Sign {
     match owner {
         Owner::Shared => SHARED,
-        Owner::Reserved => look("r", "reserved", "reserved"),
-        Owner::Kubelet => look("k", "held by kubelet", "kubelet"),
-        Owner::Unknown => look("?", "owner unknown", "unknown"),
-        Owner::Instance { .. } | Owner::Pod { .. } => look("x", "of pods that are not selected", "unknown"),
+        Owner::Reserved => sign("r", "reserved", "reserved"),
+        Owner::Kubelet => sign("k", "held by kubelet", "kubelet"),
+        Owner::Unknown => sign("?", "owner unknown", "unknown"),
+        Owner::Instance { .. } | Owner::Pod { .. } => sign("x", "of pods that are not selected", "unknown"),
     }
 }
 
 /// The class `waiting` is drawn dashed: the vCPUs are not on these CPUs.
-fn of_state(state: State) -> Look {
+fn sign_of_state(state: State) -> Sign {
     match state {
         State::Isolated => ISOLATED,
-        State::Pinned => look("A=", state.name(), "c0 isolated"),
-        State::Waiting => look("A~", state.name(), "c0 waiting"),
-        State::Shared => look("A+", state.name(), "c0 waiting"),
-        State::Evicted => look("A%", state.name(), "c0 waiting"),
-        State::Releasing => look("A-", state.name(), "c0 waiting"),
+        State::Pinned => sign("A=", state.name(), "c0 isolated"),
+        State::Waiting => sign("A~", state.name(), "c0 waiting"),
+        State::Shared => sign("A+", state.name(), "c0 waiting"),
+        State::Evicted => sign("A%", state.name(), "c0 waiting"),
+        State::Releasing => sign("A-", state.name(), "c0 waiting"),
     }
 }
 
 /// Of a pod with this VM. That of a degraded one says so, whatever its state.
-pub(super) fn of_pod(instance: Option<&Instance>) -> Look {
+pub(super) fn sign_of_pod(instance: Option<&Instance>) -> Sign {
     match instance {
         None => NO_VM,
         Some(instance) if !instance.degraded.is_empty() => DEGRADED,
-        Some(instance) => of_state(instance.state),
+        Some(instance) => sign_of_state(instance.state),
     }
 }
 
@@ -104,10 +105,15 @@ mod tests {
     fn every_sign_is_explained_and_every_state_has_its_own() {
         let other = Owner::Pod { pod: String::new() };
         let owners = [Owner::Shared, Owner::Reserved, Owner::Kubelet, Owner::Unknown, other];
-        let states = State::ALL.iter().map(|state| of_state(*state));
+        let states = State::ALL.iter().map(|state| sign_of_state(*state));
         let pods = states.chain([DEGRADED, NO_VM, REMOTE]);
-        let all: Vec<&str> = owners.iter().map(of_owner).chain(pods).map(|one| one.mark).collect();
-        let signs: HashSet<String> = all.iter().map(|mark| (*mark).to_owned()).collect();
+        let all: Vec<&str> = owners
+            .iter()
+            .map(sign_of_owner)
+            .chain(pods)
+            .map(|one| one.text)
+            .collect();
+        let signs: HashSet<String> = all.iter().map(|text| (*text).to_owned()).collect();
         assert_eq!(signs.len(), all.len());
         let explained = crate::shared::output::manual::explained("THE MAP'S SIGNS", None);
         assert_eq!(explained.into_iter().collect::<HashSet<_>>(), signs);
