@@ -62,7 +62,7 @@ fn show_as_json_is_what_the_daemon_says_with_the_threads() {
 #[test]
 fn a_released_vm_that_may_run_is_told_by_status_and_is_no_failure_of_verify() {
     let status = steliactl(no_vm().path(), &["status"]).unwrap();
-    says(&status, &["  Former VM    team-a/released was released"]);
+    says(&status, &["  Released     team-a/released: "]);
     let Err(Failure::Partial { printed, .. }) = steliactl(a_vm().path(), &["-o", "json", "verify"]) else {
         panic!("a degraded VM fails")
     };

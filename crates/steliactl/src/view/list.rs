@@ -9,7 +9,9 @@ use stelia_api::Reason;
 use stelia_kubelet::PodUid;
 use stelia_model::{Instance, Unadopted};
 
-use crate::shared::daemon::{Condition, Description, Pod, age, counts, fact, former, former_vms, is_in_trouble, note};
+use crate::shared::daemon::{
+    Condition, Description, FORMER, Pod, RESTART, age, counts, fact, former_vms, is_in_trouble, note,
+};
 use crate::shared::output::{
     Column, Fact, Meaning, Render, TextStyle, column, counted, facts, natural, now, paragraph, printable, table,
 };
@@ -100,14 +102,19 @@ impl<'a> Vms<'a> {
         let counts = format!("{}.", counts(self.vms.iter().map(|vm| Condition::of(vm))));
         let counts = (!self.vms.is_empty()).then_some(counts);
         let all = self.is_all.then_some(self.described);
-        let former = all.into_iter().flat_map(former_vms).map(|vm| former(vm, now()));
+        let former = all.into_iter().flat_map(former_vms).map(|(pod, ended_us)| {
+            let ago = format!("{} ago", age(ended_us, now()));
+            (printable(&format!("  {pod}")), ago, Meaning::Attention)
+        });
+        let former: Vec<Fact> = former.collect();
+        let about_former = (!former.is_empty()).then(|| format!("Also {FORMER} ({RESTART}):"));
         let unmanaged = Some(self.described.node.unadopted.len()).filter(|count| *count > 0);
         let unmanaged = unmanaged.map(|count| format!("{count} not managed: steliactl list --unmanaged"));
-        let lines = counts.into_iter().chain(former).chain(unmanaged);
+        let lines = counts.into_iter().chain(unmanaged).chain(about_former);
         let lines: String = lines.map(|line| paragraph(&printable(&line), style)).collect();
         let first = self.vms.iter().find(|vm| is_in_trouble(vm));
         let hints: Vec<Fact> = hints(first.copied(), "See", self.only_problems).collect();
-        lines + &facts(&hints, style)
+        lines + &facts(&former, style) + &facts(&hints, style)
     }
 }
 
@@ -176,7 +183,7 @@ mod tests {
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
     use crate::shared::output::manual::explained;
-    use crate::tests::fixtures::{columns as at, headings, says, wide};
+    use crate::tests::fixtures::{columns as at, headings, never_says, says, wide};
 
     #[test]
     fn every_column_is_explained() {
@@ -275,13 +282,13 @@ mod tests {
         says(
             &unusable,
             &[
-                "1 degraded.\nteam-a/kafka was released or has ended 8s ago;",
-                "team-a/db was",
+                "1 degraded.\nAlso released",
+                "\n  team-a/kafka  8s ago\n  team-a/db     9s ago\nSee",
             ],
         );
-        assert_eq!(unusable.matches("was released").count(), 2, "{unusable}");
         described.problems.clear();
-        assert_eq!(text(&described).matches("was released").count(), 1);
+        never_says(&text(&described), &["team-a/db"]);
+        says(&text(&described), &["\n  team-a/kafka  8s ago\nSee"]);
         let none = BTreeSet::new();
         assert_eq!(
             Vms::of(&described, Some(&none), false)

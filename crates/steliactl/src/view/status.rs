@@ -7,7 +7,8 @@ use stelia_model::Node;
 
 use super::list::{hints, node_lines, order};
 use crate::shared::daemon::{
-    Condition, Description, OnlineCpus, age, counts, former, former_vms, is_file_unusable, is_in_trouble,
+    Condition, Description, FORMER, OnlineCpus, Pod, RESTART, age, counts, former_vms, is_file_unusable, is_in_trouble,
+    whose,
 };
 use crate::shared::output::{Fact, Meaning, Render, TextStyle, counted, facts, now, printable};
 
@@ -58,7 +59,11 @@ impl Status {
             (Some(profile), 0) => format!("{profile}, not written yet"),
             (Some(profile), us) => format!("{profile}, written {} ago", age(us, now)),
         };
-        let former = former_vms(&self.description).map(|vm| ("Former VM", former(vm, now), Meaning::Attention));
+        let former: Vec<Pod> = former_vms(&self.description).map(|(pod, _)| pod).collect();
+        let former = (!former.is_empty()).then(|| {
+            let whose = whose(&former.iter().collect::<Vec<_>>());
+            ("Released", format!("{whose}: {FORMER}; {RESTART}"), Meaning::Attention)
+        });
         let mut lines = vec![("State", counts(conditions()), worst)];
         lines.extend(former);
         lines.extend([

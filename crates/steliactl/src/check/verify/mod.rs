@@ -17,13 +17,15 @@ use serde_json::{Map, Value};
 use stelia_api::{Reason, ReasonCode, State};
 use stelia_kernel::locality::nodes;
 use stelia_kubelet::PodUid;
-use stelia_model::{FormerVm, Instance, PinnedReason};
+use stelia_model::{Instance, PinnedReason};
 
 pub(crate) use text::subject;
 
 use crate::change::reconcile::reasons;
 use crate::check::ledger;
-use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, Selection, former_vms, lines_by_pod};
+use crate::shared::daemon::{
+    Client, Description, FORMER, Failure, Pod, Pods, RESTART, Selection, former_vms, lines_by_pod,
+};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{self, natural};
 
@@ -212,7 +214,11 @@ pub(crate) async fn gather(
     let unread = unread.map(|why| format!("interrupts (steliactl noise), the last 24 hours ({why})"));
     all.not_checked = unread.unwrap_or_default();
     if selected.is_none() {
-        all.findings.extend(former_vms(&described).map(of_former));
+        all.findings.extend(former_vms(&described).map(|(pod, _)| Finding {
+            pod,
+            fails: false,
+            ..Finding::new("", Kind::State, "former", FORMER, RESTART)
+        }));
     }
     all.settle();
     Ok(all)
@@ -348,19 +354,6 @@ fn of_state(uid: &PodUid, instance: &Instance, demands: Demands, now: u64) -> Op
         finding.since_us = Some(instance.state_since_us);
     }
     Some(finding)
-}
-
-/// A VM that was released and may run on: nobody checks that one.
-fn of_former(vm: &FormerVm) -> Finding {
-    let (text, fix) = (
-        "released or ended; not isolated if it still runs",
-        "restart the container",
-    );
-    Finding {
-        pod: Pod::new(&vm.pod, vm.pod_name.as_ref()),
-        fails: false,
-        ..Finding::new("", Kind::State, "former", text, fix)
-    }
 }
 
 impl Verified {

@@ -12,8 +12,10 @@ pub(crate) mod signals;
 pub(crate) use client::{CALL_TIMEOUT, Client, connect, reason_of};
 pub(crate) use condition::{Condition, age, counts, fact, is_in_trouble, note, reasons};
 pub(crate) use failure::Failure;
-pub(crate) use names::{VmPattern, former, is_glob, no_instance, none_among, one as named_pod, vms};
-pub(crate) use node::{Description, OnlineCpus, Owner, former_vms, is_file_unusable, is_reported, owner};
+pub(crate) use names::{VmPattern, is_glob, no_instance, none_among, one as named_pod, vms};
+pub(crate) use node::{
+    Description, FORMER, OnlineCpus, Owner, RESTART, former_vms, is_file_unusable, is_reported, owner,
+};
 pub(crate) use pod::{Pod, Pods, fold, lines_by_pod, whose};
 pub(crate) use selection::Selection;
 pub(crate) use stelia_api::reason::fix_of_kubelet_file as remedy_of_file;

@@ -10,7 +10,7 @@ use stelia_model::FormerVm;
 use super::client::{Client, connect};
 use super::condition::{Condition, age};
 use super::failure::Failure;
-use super::node::Description;
+use super::node::{Description, FORMER, RESTART};
 use super::pod::{Pod, Pods};
 use crate::shared::output::{cut, now, some_of};
 
@@ -64,15 +64,13 @@ pub(super) fn or_former(failure: Failure, asked: &str, description: &Description
     let mut formers = description.node.former.iter();
     let found = formers.find(|one| pod(one).is_called(asked, &all));
     match (failure, found) {
-        (Failure::NoSuchInstance(_), Some(one)) => Failure::NoSuchInstance(former(one, now())),
+        (Failure::NoSuchInstance(_), Some(one)) => Failure::NoSuchInstance(format!(
+            "{} ({ago} ago): {FORMER}; {RESTART}",
+            pod(one),
+            ago = age(one.ended_us, now())
+        )),
         (failure, _) => failure,
     }
-}
-
-/// "team-a/web was released or has ended 8s ago; …" with what to do.
-pub(crate) fn former(one: &FormerVm, now: u64) -> String {
-    let (pod, ago) = (Pod::new(&one.pod, one.pod_name.as_ref()), age(one.ended_us, now));
-    format!("{pod} was released or has ended {ago} ago; if it runs, it is not isolated: restart its container")
 }
 
 /// "; did you mean a/web, a/web-2, …?" with the pods whose names contain, or whose UIDs begin with, what none of these pods is called, or

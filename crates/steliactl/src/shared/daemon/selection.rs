@@ -217,7 +217,7 @@ mod tests {
         };
         node.node.former = vec![former].into();
         let failure = selection(&["web"]).among(&node).unwrap_err();
-        assert!(failure.exit_code() == 3 && failure.to_string().contains("was released"));
+        assert!(failure.exit_code() == 3 && failure.to_string().contains("released or ended"));
         // While top runs a VM may end.
         let mut node = named();
         let ended = selection(&["db"]);

@@ -43,7 +43,8 @@ pub(crate) fn stacked(
     lines
 }
 
-/// The lines of a text, of which all but the first begin in column `indent`. On a terminal long paths lose their middle.
+/// The lines of a text, of which all but the first begin in column `indent`. On a terminal long paths lose their middle, and no line ends
+/// behind the word "steliactl".
 fn beside(indent: usize, text: &str, style: TextStyle) -> String {
     let text = printable(text);
     let lines = match style.width {
@@ -60,7 +61,9 @@ fn beside(indent: usize, text: &str, style: TextStyle) -> String {
             };
             let word = |word| shorten(word, most(word));
             let words: Vec<String> = text.split(' ').map(word).collect();
-            wrap(&words.join(" "), room)
+            let text = words.join(" ").replace("steliactl ", "steliactl\u{a0}");
+            let lines = wrap(&text, room).into_iter();
+            lines.map(|line| line.replace('\u{a0}', " ")).collect()
         }
     };
     lines.join(&format!("\n{}", " ".repeat(indent))) + "\n"
@@ -82,6 +85,8 @@ mod tests {
             facts(&all, columns(40)),
             "  Problem  CPU 20 is offline; CPU 21 is\n           offline\n           and\n"
         );
+        let command = facts(&[fact("Fix", "see what is found by steliactl verify")], columns(35));
+        assert_eq!(command, "Fix  see what is found by\n     steliactl verify\n");
     }
 
     #[test]

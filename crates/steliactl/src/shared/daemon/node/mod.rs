@@ -10,6 +10,8 @@ use stelia_cpus::CpuSet;
 pub(crate) use stelia_model::Description;
 use stelia_model::FormerVm;
 
+use super::pod::Pod;
+
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "owner")]
 pub(crate) enum Owner {
@@ -40,14 +42,21 @@ pub(crate) fn is_file_unusable(description: &Description) -> bool {
     problems.any(|problem| problem.code == ReasonCode::KubeletUnusable)
 }
 
-/// The VMs that were released or ended and may run on, not isolated: kubelet's file gives their pods CPUs, or cannot be used. The newest first.
-pub(crate) fn former_vms(description: &Description) -> impl Iterator<Item = &FormerVm> {
+/// What a former VM is, and what to do about it.
+pub(crate) const FORMER: &str = "released or ended, not isolated if still running";
+pub(crate) const RESTART: &str = "restart the container";
+
+/// The VMs that were released or ended and may run on, not isolated, each with when that was, microseconds since the epoch: kubelet's file
+/// gives their pods CPUs, or cannot be used. The newest first.
+pub(crate) fn former_vms(description: &Description) -> impl Iterator<Item = (Pod, u64)> {
     let (node, is_unknown) = (&description.node, is_file_unusable(description));
-    node.former.iter().filter(move |one| {
+    let may_run = move |one: &&FormerVm| {
         let newest = node.former.iter().find(|other| other.pod == one.pod);
         let has_cpus = is_unknown || node.entries.contains_key(&one.pod);
-        has_cpus && newest == Some(one) && !node.instances.contains_key(&one.pod)
-    })
+        has_cpus && newest == Some(*one) && !node.instances.contains_key(&one.pod)
+    };
+    let former = node.former.iter().filter(may_run);
+    former.map(|one| (Pod::new(&one.pod, one.pod_name.as_ref()), one.ended_us))
 }
 
 /// What an instance holds comes before kubelet's entries, because the kernel enforces it.
