@@ -112,13 +112,12 @@ pub(super) struct WhatIf {
 }
 
 impl Answer {
-    /// The answer for this node where none is predicted.
-    pub(super) fn unknown(question: &Described, why: Rejected) -> Self {
+    /// Nothing but what was asked and is assumed, of this node: not admitted.
+    pub(super) fn about(question: &Described) -> Self {
         Self {
             pod: question.name.clone(),
             qos: question.pod.qos().name(),
             assumed: question.assumed.clone(),
-            rejection: Some(why),
             ..Self::default()
         }
     }
@@ -127,14 +126,12 @@ impl Answer {
     pub(super) fn of_kubelet(question: &Described, subject: &Subject) -> Self {
         let pod = &question.pod;
         let mut answer = Self {
-            pod: question.name.clone(),
-            qos: pod.qos().name(),
             node: subject.name.clone(),
             settings: Some(subject.node.settings().clone()),
             reserved_cpus: subject.node.reserved_cpus(),
             assumed: [&subject.notes[..], &question.assumed].concat(),
             warnings: subject.warnings.clone(),
-            ..Self::default()
+            ..Self::about(question)
         };
         let merges = match admit(&subject.node, pod) {
             Ok(admission) => {

@@ -181,7 +181,13 @@ impl PlanOptions {
             }
             _ => match subject::here(root, self.kubelet_version) {
                 Ok(subject) => subject,
-                Err(why) => return Ok(Answer::unknown(&question, why)),
+                Err(why) => {
+                    let rejection = Some(why);
+                    return Ok(Answer {
+                        rejection,
+                        ..Answer::about(&question)
+                    });
+                }
             },
         };
         if !self.devices.is_empty() {

@@ -6,7 +6,9 @@ use zbus::fdo;
 use zbus::message::Message;
 
 use crate::shared::daemon::signals::{self, End, Received, Signals};
-use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, Selection, fact, is_in_trouble, reason_of};
+use crate::shared::daemon::{
+    Client, Condition, Description, Failure, Pod, Pods, Selection, fact, is_in_trouble, reason_of, reasons,
+};
 use crate::shared::output::{self, Form, text_of};
 
 const APPEARED: &str = "DaemonAppeared";
@@ -42,7 +44,7 @@ impl Event {
         Self::of_node(what, json!({ "event": event }))
     }
 
-    fn found(problem: &Reason) -> Self {
+    fn of_problem(problem: &Reason) -> Self {
         let what = format!("problem: {}", fact(problem));
         Self::of_node(what, json!({ "event": PROBLEM_FOUND, "problem": problem }))
     }
@@ -78,7 +80,7 @@ impl Event {
             }
             (MANAGER, PROBLEM_FOUND) => {
                 let row: (String, String, String) = body.deserialize().ok()?;
-                Some(Self::found(&reason_of(&json!(row))?))
+                Some(Self::of_problem(&reason_of(&json!(row))?))
             }
             (MANAGER, member @ "NodeProblemOver") => {
                 let code: String = body.deserialize().ok()?;
@@ -132,22 +134,16 @@ impl Event {
     }
 }
 
-/// What is wrong at present, as the events that would tell it: the node's problems, and VMs in trouble.
+/// What is wrong already: the node's problems, and VMs in trouble.
 fn present(described: &Description) -> impl Iterator<Item = Event> {
-    let problems = described.problems.iter().map(Event::found);
-    let row = |reason: &Reason| json!([reason.code.name(), reason.text, reason.fix]);
+    let problems = described.problems.iter().map(Event::of_problem);
     let vms = described.node.instances.iter().filter(|(_, vm)| is_in_trouble(vm));
-    let vms = vms.map(move |(uid, vm)| {
-        let mut properties = Map::from_iter([("State".to_owned(), vm.state.name().into())]);
-        for (name, reasons) in [
-            ("NotIsolated", vm.not_isolated.iter().map(row).collect::<Vec<_>>()),
-            ("Degraded", vm.degraded.iter().map(row).collect()),
-        ] {
-            if !reasons.is_empty() {
-                properties.insert(name.to_owned(), reasons.into());
-            }
+    let vms = vms.map(|(uid, vm)| {
+        let reasons: Vec<&str> = reasons(vm).map(|reason| reason.text.as_str()).collect();
+        Event {
+            pod: Some(uid.to_string()),
+            ..Event::of_node(format!("{}: {}", Condition::of(vm), reasons.join("; ")), Value::Null)
         }
-        Event::changed(Some(uid.to_string()), &properties)
     });
     problems.chain(vms)
 }
@@ -182,26 +178,27 @@ pub(crate) async fn run(client: &Client, selection: &Selection, form: Form) -> R
     let mut is_over = false;
     loop {
         if let Some(event) = next {
-            let (is_known, appeared) = (
-                event.pod.as_ref().is_none_or(|uid| pods.has(uid)),
-                event.name() == APPEARED,
-            );
-            let described = if !is_known || appeared {
-                client.describe().await.ok()
-            } else {
-                None
-            };
-            pods.add(described.as_ref().map(Pods::of).unwrap_or_default());
+            let appeared = event.name() == APPEARED;
+            let mut described = Description::default();
+            if appeared || event.pod.as_ref().is_some_and(|uid| !pods.has(uid)) {
+                described = client.describe().await.unwrap_or_default();
+                pods.add(Pods::of(&described));
+            }
             let fits = || selection.is_all() || pods.iter().any(|pod| selection.has(pod, &pods));
             if appeared && !fits() {
                 output::note("no VM on this node fits yet: waiting for one");
             }
-            let described = described.filter(|_| appeared && !form.is_data());
-            let already: Vec<Event> = described.iter().flat_map(present).collect();
-            let watching = (!already.is_empty()).then(|| Event::of_node("watching for changes", Value::Null));
-            for event in std::iter::once(event).chain(already).chain(watching) {
-                if selects(selection, &event, &pods)
-                    && let Some(text) = event.written(output::now(), form, &pods)?
+            let mut events: Vec<Event> = Some(event)
+                .into_iter()
+                .filter(|one| selects(selection, one, &pods))
+                .collect();
+            if appeared && !form.is_data() {
+                selection.retain(&mut described);
+                events.extend(present(&described));
+                events.push(Event::of_node("watching for changes", Value::Null));
+            }
+            for event in events {
+                if let Some(text) = event.written(output::now(), form, &pods)?
                     && !signals::print(&text)?
                 {
                     return Ok(String::new());

@@ -74,37 +74,42 @@ impl<'a> Source<'a> {
 #[derive(Debug, Clone)]
 struct Row<'a> {
     vm: &'a InstanceRates,
-    is_vcpu: bool,
-    name: String,
-    cpus: String,
-    rates: &'a Rates,
-    note: &'a str,
-    /// What disturbs it, in words; empty where nothing does.
-    reason: &'a str,
+    vcpu: Option<&'a VcpuRates>,
 }
 
 impl<'a> Row<'a> {
-    fn of(vm: &'a InstanceRates, vcpu: Option<&'a VcpuRates>) -> Self {
-        let cpu = |vcpu: &VcpuRates| vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default();
-        Self {
-            vm,
-            is_vcpu: vcpu.is_some(),
-            name: vcpu.map_or_else(|| vm.pod.to_string(), |vcpu| format!("  vcpu {}", vcpu.name)),
-            cpus: vcpu.map_or_else(|| vm.cpus.to_string(), cpu),
-            rates: vcpu.map_or(&vm.rates, |vcpu| &vcpu.rates),
-            note: vcpu.map_or(&vm.note, |vcpu| &vcpu.note),
-            reason: vcpu.map_or_else(|| vm.reason.as_deref().unwrap_or_default(), |vcpu| &vcpu.note),
-        }
+    fn name(&self) -> String {
+        let of_vcpu = self.vcpu.map(|vcpu| format!("  vcpu {}", vcpu.name));
+        of_vcpu.unwrap_or_else(|| self.vm.pod.to_string())
+    }
+
+    fn cpus(&self) -> String {
+        let of_vcpu = self.vcpu.map(|vcpu| vcpu.cpu.map(|cpu| cpu.to_string()));
+        of_vcpu.map_or_else(|| self.vm.cpus.to_string(), Option::unwrap_or_default)
+    }
+
+    fn rates(&self) -> &'a Rates {
+        self.vcpu.map_or(&self.vm.rates, |vcpu| &vcpu.rates)
+    }
+
+    fn note(&self) -> &'a str {
+        self.vcpu.map_or(&self.vm.note, |vcpu| &vcpu.note)
+    }
+
+    /// What disturbs it, in words; empty where nothing does.
+    fn reason(&self) -> &'a str {
+        let of_vm = self.vm.reason.as_deref().unwrap_or_default();
+        self.vcpu.map_or(of_vm, |vcpu| &vcpu.note)
     }
 
     /// A value of the VM, which a vCPU does not have.
     fn of_vm(&self, value: Option<f64>, digits: usize) -> String {
-        number(value.filter(|_| !self.is_vcpu), digits)
+        number(value.filter(|_| self.vcpu.is_none()), digits)
     }
 
     fn meaning(&self) -> Meaning {
         match self.vm.condition.meaning() {
-            Meaning::Good | Meaning::Plain if self.note.is_empty() => Meaning::Plain,
+            Meaning::Good | Meaning::Plain if self.note().is_empty() => Meaning::Plain,
             Meaning::Good | Meaning::Plain => Meaning::Attention,
             worse => worse,
         }
@@ -118,25 +123,22 @@ fn number(value: Option<f64>, digits: usize) -> String {
 fn columns<'a>() -> [Column<Row<'a>>; 11] {
     let right = |heading, cell: fn(&Row<'a>) -> String| column(heading, cell).right();
     [
-        column("VM", |row: &Row<'a>| row.name.clone()).yields(2).shortens(),
+        column("VM", |row: &Row<'a>| row.name()).yields(2).shortens(),
         column("STATE", |row: &Row<'a>| {
-            if row.is_vcpu {
-                String::new()
-            } else {
-                row.vm.condition.to_string()
-            }
+            let of_vm = row.vcpu.is_none().then(|| row.vm.condition.to_string());
+            of_vm.unwrap_or_default()
         })
         .means(|row| row.vm.condition.meaning()),
-        column("CPUS", |row: &Row<'a>| row.cpus.clone()).yields(1),
-        right("UTIL%", |row| number(row.rates.utilisation_percent, 0)),
-        right("WAIT%", |row| number(row.rates.delay_percent, 1)),
+        column("CPUS", |row: &Row<'a>| row.cpus()).yields(1),
+        right("UTIL%", |row| number(row.rates().utilisation_percent, 0)),
+        right("WAIT%", |row| number(row.rates().delay_percent, 1)),
         right("IRQ/S", |row| row.of_vm(row.vm.device_interrupts_per_second, 0)),
         right("FLOAT%", |row| row.of_vm(row.vm.float_percent, 0)).wide(),
         right("THROT%", |row| row.of_vm(row.vm.throttled_percent, 1)).wide(),
-        right("MIGR/S", |row| number(row.rates.migrations_per_second, 1)).wide(),
-        right("PREEMPT/S", |row| number(row.rates.involuntary_per_second, 1)).wide(),
+        right("MIGR/S", |row| number(row.rates().migrations_per_second, 1)).wide(),
+        right("PREEMPT/S", |row| number(row.rates().involuntary_per_second, 1)).wide(),
         // The selected row's is below the table too.
-        column("NOTE", |row: &Row<'a>| row.note.to_owned())
+        column("NOTE", |row: &Row<'a>| row.note().to_owned())
             .yields(3)
             .or_nothing(),
     ]
@@ -171,7 +173,7 @@ fn rows<'a>(model: &'a Model, sort: &str, is_open: impl Fn(&InstanceRates) -> bo
     let mut rows = Vec::new();
     for vm in vms {
         let vcpus = vm.vcpus.iter().filter(|_| is_open(vm)).map(Some);
-        rows.extend(std::iter::once(None).chain(vcpus).map(|vcpu| Row::of(vm, vcpu)));
+        rows.extend(std::iter::once(None).chain(vcpus).map(|vcpu| Row { vm, vcpu }));
     }
     rows
 }

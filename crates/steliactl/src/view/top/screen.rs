@@ -207,14 +207,10 @@ impl Screen {
         self.list.select(Some(self.list.selected().unwrap_or(0)));
         Paragraph::new(above).render(top, buffer);
         StatefulWidget::render(list, middle, buffer, &mut self.list);
-        let disturbed = self.selected(&rows).filter(|row| !row.reason.is_empty());
+        let disturbed = self.selected(&rows).filter(|row| !row.reason().is_empty());
         let reason = disturbed.map(|row| {
-            let whose = if row.is_vcpu {
-                &format!("{} ", row.name.trim_start())
-            } else {
-                ""
-            };
-            format!("steliactl why {}  {whose}{}", row.vm.pod, row.reason)
+            let vcpu = row.vcpu.map(|vcpu| format!("vcpu {} ", vcpu.name)).unwrap_or_default();
+            format!("steliactl why {}  {vcpu}{}", row.vm.pod, row.reason())
         });
         let below = [
             line(&cut(&reason.unwrap_or_default(), width), plain),
