@@ -35,7 +35,7 @@ pub(super) const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Noise {
     /// Why interrupts are not moved.
     problem: Option<String>,
-    vms: Vec<Vm>,
+    vms: Vec<VmNoise>,
     /// Those that disturb most first.
     sources: Vec<Source>,
     /// What else could not be done; without a pod where it is of no VM in particular.
@@ -46,7 +46,7 @@ pub(crate) struct Noise {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Vm {
+struct VmNoise {
     #[serde(flatten)]
     pod: Pod,
     exclusive_cpus: CpuSet,
@@ -103,14 +103,14 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
             }
         }
         let by_ledger = ledger.vms.get(uid.as_str()).filter(|one| one.covered_us > 0);
-        Vm {
+        VmNoise {
             pod: Pod::of(uid, one),
             exclusive_cpus: one.exclusive.clone(),
             interrupts_per_second: fired.map(|_| sum),
             interrupts_by_ledger: by_ledger.map(|one| one.devices),
         }
     });
-    let mut vms: Vec<Vm> = vms.collect();
+    let mut vms: Vec<VmNoise> = vms.collect();
     vms.sort_by_cached_key(|vm| {
         let counted = (vm.interrupts_per_second, vm.interrupts_by_ledger);
         (Reverse(counted), vm.pod.to_string())
