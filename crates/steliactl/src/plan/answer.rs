@@ -203,21 +203,21 @@ impl Render for Answer {
 }
 
 /// Why nothing is predicted.
-impl From<String> for Rejected {
+impl From<String> for Box<Rejected> {
     fn from(message: String) -> Self {
-        Self::unknown(message, "")
+        Rejected::unknown(message, "")
     }
 }
 
 impl Rejected {
     /// Nothing is predicted; with what to do, if anything.
-    pub(super) fn unknown(message: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self {
+    pub(super) fn unknown(message: impl Into<String>, fix: impl Into<String>) -> Box<Self> {
+        Box::new(Self {
             reason: UNKNOWN.to_owned(),
             message: message.into(),
             fix: Some(fix.into()).filter(|fix| !fix.is_empty()),
             ..Self::default()
-        }
+        })
     }
 
     fn new(rejection: &Rejection, pod: &Pod, subject: &Subject) -> Self {

@@ -182,7 +182,7 @@ impl PlanOptions {
             _ => match subject::here(root, self.kubelet_version) {
                 Ok(subject) => subject,
                 Err(why) => {
-                    let rejection = Some(why);
+                    let rejection = Some(*why);
                     return Ok(Answer {
                         rejection,
                         ..Answer::about(&question)

@@ -31,7 +31,7 @@ const V4_SINCE: u32 = 37;
 ///
 /// # Errors
 /// Why nothing is predicted.
-pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, Rejected> {
+pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, Box<Rejected>> {
     let sys = root.join("sys");
     let topology = Topology::read_as_kubelet(&sys).map_err(|cause| cause.to_string())?;
     let numa = numa::read(&sys).map_err(|cause| cause.to_string())?;
@@ -127,7 +127,7 @@ fn starts(
     machine: &Machine,
     files: StateFiles<'_>,
     no_start: &str,
-) -> Result<Option<String>, Rejected> {
+) -> Result<Option<String>, Box<Rejected>> {
     let problems = start::problems(config, Some(machine), files);
     let joined = |texts: Vec<String>| texts.join("; ");
     let in_words = joined(problems.iter().map(ToString::to_string).collect());
