@@ -8,7 +8,7 @@ pub(crate) mod verify;
 pub(crate) mod why;
 
 /// The first of these, and how many more there are.
-fn some<T: ToString>(all: &[T]) -> String {
+fn first_few<T: ToString>(all: &[T]) -> String {
     const MAX_NAMED: usize = 3;
     let mut named: Vec<String> = all.iter().take(MAX_NAMED).map(T::to_string).collect();
     if all.len() > MAX_NAMED {

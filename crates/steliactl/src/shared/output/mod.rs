@@ -7,7 +7,7 @@ pub(crate) mod manual;
 pub(crate) mod pager;
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, UNIX_EPOCH};
 
 use askama::filters::{Escaper, Html};
@@ -29,7 +29,21 @@ pub(crate) fn columns(text: &str) -> usize {
 
 /// Says something on standard error, which may be closed, beside an answer that is whole.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(io::stderr(), "steliactl: {}", printable(text));
+    let style = TextStyle {
+        width: io::stderr().is_terminal().then(width),
+        ..TextStyle::default()
+    };
+    let _ = write!(
+        io::stderr(),
+        "{}",
+        paragraph(&format!("steliactl: {}", printable(text)), style)
+    );
+}
+
+/// Whether a text, which may be wrapped, has this sentence.
+pub(crate) fn has_sentence(text: &str, sentence: &str) -> bool {
+    let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
+    plain(text).contains(&plain(sentence))
 }
 
 /// A table below its heading; without a legend there is no heading.
