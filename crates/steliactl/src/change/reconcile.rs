@@ -66,14 +66,13 @@ impl Reconciled {
         };
         let vms = self.described.as_ref().map(|described| {
             let vms = described.node.instances.values();
-            format!(" {}.", counts(vms.map(|one| Condition::of(one))))
+            format!("{}.", counts(vms.map(|one| Condition::of(one))))
         });
-        let left = if is_something_left {
-            "; the above needs you: steliactl verify"
-        } else {
-            ""
-        };
-        format!("{done}{left}.{}", vms.unwrap_or_default())
+        let vms = vms.unwrap_or_default();
+        if is_something_left {
+            return format!("{done}; the above needs you: steliactl verify.\n{vms}");
+        }
+        format!("{done}. {vms}").trim_end().to_owned()
     }
 }
 

@@ -53,12 +53,9 @@ pub(crate) async fn run(
         .into_iter()
         .filter_map(|(name, value)| Some((name, Variant::from(value.as_deref()?))));
     let call = client.manager().node_topology(given.collect());
-    let text = client.answer_in_time(call).await.map_err(|failure| match failure {
-        Failure::Other(text) => match remedy_of_file(&text) {
-            Some(fix) => Failure::WithFix(text, fix),
-            None => Failure::Other(text),
-        },
-        failure => failure,
+    let text = client.answer_in_time(call).await.map_err(|failure| {
+        let fix = remedy_of_file(&failure.to_string());
+        fix.map_or(failure.clone(), |fix| Failure::WithFix(failure.to_string(), fix))
     })?;
     let read = serde_json::from_str(&text);
     let object = read.map_err(|cause| Failure::Other(format!("the daemon's answer is no JSON: {cause}")))?;

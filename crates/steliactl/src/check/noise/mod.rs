@@ -51,9 +51,6 @@ pub(crate) struct Noise {
     /// Whether device interrupts could be counted.
     #[serde(skip)]
     is_counted: bool,
-    /// Whether VMs were selected.
-    #[serde(skip)]
-    is_selection: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -202,7 +199,6 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
         problems: problems.cloned().collect(),
         quiet: quiet.clone(),
         is_counted: fired.is_some(),
-        is_selection: selected.is_some(),
         vms,
     }
 }
@@ -335,9 +331,11 @@ impl Render for Noise {
         if self.vms.is_empty() {
             return "No VM has CPUs of its own.\n".to_owned();
         }
-        let vm = self.vms.first().filter(|_| self.is_selection && self.vms.len() == 1);
-        let heading = |vm: &Vm| paragraph(&printable(&format!("{}: CPUs {}", vm.pod, vm.exclusive_cpus)), style);
-        let mut parts = vec![vm.map_or(String::new(), heading) + &self.findings(style)];
+        let heading = match self.vms.as_slice() {
+            [vm] if style.legend => &format!("{}: CPUs {}\n", printable(&vm.pod.to_string()), vm.exclusive_cpus),
+            _ => "",
+        };
+        let mut parts = vec![heading.to_owned() + &self.findings(style)];
         if style.wide && !self.sources.is_empty() {
             parts.push(table(&SOURCES, &self.sources, style));
         }

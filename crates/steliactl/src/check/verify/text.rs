@@ -119,7 +119,8 @@ impl Verified {
             let states: Vec<String> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
             text += &format!(" ({})", states.join(", "));
         }
-        let waits = |one: &&Finding| one.kind == Kind::Waiting && !one.fails;
+        let failing = self.names();
+        let waits = |one: &&Finding| one.kind == Kind::Waiting && !failing.contains(&one.pod.to_string());
         let waiting = self.findings.iter().filter(waits).count();
         let waiting = (waiting > 0).then(|| format!("{waiting} waiting"));
         let failed = self.failure().map(|failed| failed.replace("failed", "Failed"));

@@ -109,7 +109,8 @@ impl Render for Answer {
                 "Because" | "Node" => Meaning::Attention,
                 _ => Meaning::Plain,
             };
-            let label = if row.label == before { "" } else { row.label };
+            let is_same = row.label == before && meaning == Meaning::Plain;
+            let label = if is_same { "" } else { row.label };
             before = row.label;
             (label.to_owned(), row.text.clone(), meaning)
         };
