@@ -4,10 +4,9 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use stelia_api::{Reason, State};
 
+use crate::check::group_by_key;
 use crate::check::verify::subject;
-use crate::shared::daemon::{
-    Client, Condition, Description, Failure, Pod, Pods, counts, fold, lines_by_pod, reason_of,
-};
+use crate::shared::daemon::{Client, Condition, Description, Failure, Pod, Pods, counts, lines_by_pod, reason_of};
 use crate::shared::output::{Meaning, Render, TextStyle, counted, paragraph, printable, stacked};
 
 /// The daemon's answer.
@@ -93,7 +92,9 @@ impl Render for Reconciled {
             });
         let left: Vec<(Pod, _, Reason)> = wrong.chain(waiting).collect();
         let mut text = String::new();
-        for (pods, (label, reason)) in fold(left.iter().map(|(pod, label, reason)| (pod, (*label, reason)))) {
+        for ((label, reason), mut pods) in group_by_key(left.iter().map(|(pod, label, reason)| ((*label, reason), pod)))
+        {
+            pods.dedup();
             let (subject, effect) = (subject(&pods), reason.code.effect());
             text += &stacked(label, &subject, &reason.text, effect, &reason.fix, style);
         }

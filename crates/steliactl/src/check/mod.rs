@@ -16,3 +16,15 @@ fn first_few<T: ToString>(all: &[T]) -> String {
     }
     named.join("; ")
 }
+
+/// Values with the same key, in the order in which they come.
+pub(crate) fn group_by_key<K: PartialEq, V>(all: impl Iterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
+    let mut groups: Vec<(K, Vec<V>)> = Vec::new();
+    for (key, value) in all {
+        match groups.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, values)) => values.push(value),
+            None => groups.push((key, vec![value])),
+        }
+    }
+    groups
+}

@@ -14,8 +14,8 @@ use crate::shared::output::counted;
 /// The first version with everything that is used: `Type=notify` with `ExecReload=`, scopes by pidfd where it has them.
 const MIN_SYSTEMD_VERSION: u32 = 252;
 
-pub(super) fn cgroup(observed: &Observed) -> CheckResult {
-    let has: BTreeSet<&str> = observed.controllers.split_whitespace().collect();
+pub(super) fn cgroup(seen: &Observed) -> CheckResult {
+    let has: BTreeSet<&str> = seen.controllers.split_whitespace().collect();
     let missing: Vec<&str> = CONTROLLERS.into_iter().filter(|name| !has.contains(name)).collect();
     if missing.is_empty() {
         return pass(format!("cgroup v2 with {}", CONTROLLERS.join(", ")));
@@ -28,12 +28,12 @@ pub(super) fn cgroup(observed: &Observed) -> CheckResult {
 }
 
 /// Remote partitions came with Linux 6.7; a distribution may have backported them.
-pub(super) fn kernel(observed: &Observed) -> CheckResult {
-    let kernel = match observed.kernel.as_str() {
+pub(super) fn kernel(seen: &Observed) -> CheckResult {
+    let kernel = match seen.kernel.as_str() {
         "" => "release not known",
         kernel => kernel,
     };
-    match observed.exclusive {
+    match seen.exclusive {
         None => note(format!("{kernel}: no cgroup has the cpuset controller yet"), "", ""),
         Some(true) if isolated_is_safe(kernel) => pass(format!("{kernel}; partition type: isolated")),
         Some(true) => pass(format!(
@@ -46,10 +46,10 @@ pub(super) fn kernel(observed: &Observed) -> CheckResult {
     }
 }
 
-pub(super) fn systemd(observed: &Observed) -> CheckResult {
-    let found = observed.systemd.map(|version| version.to_string());
+pub(super) fn systemd(seen: &Observed) -> CheckResult {
+    let found = seen.systemd.map(|version| version.to_string());
     let found = found.unwrap_or_else(|| "not found".to_owned());
-    if observed.systemd.is_some_and(|version| version >= MIN_SYSTEMD_VERSION) {
+    if seen.systemd.is_some_and(|version| version >= MIN_SYSTEMD_VERSION) {
         return pass(found);
     }
     let fix = format!("boot with systemd {MIN_SYSTEMD_VERSION} or newer");
@@ -57,8 +57,8 @@ pub(super) fn systemd(observed: &Observed) -> CheckResult {
 }
 
 /// Only a warning: QEMU emulates without it, far too slowly for use.
-pub(super) fn kvm(observed: &Observed) -> CheckResult {
-    if observed.kvm {
+pub(super) fn kvm(seen: &Observed) -> CheckResult {
+    if seen.kvm {
         return pass("/dev/kvm");
     }
     warn(
@@ -70,8 +70,8 @@ pub(super) fn kvm(observed: &Observed) -> CheckResult {
 }
 
 /// How many there are, and whether kubelet keeps cores whole.
-pub(super) fn cpus(observed: &Observed) -> CheckResult {
-    let topology = match &observed.topology {
+pub(super) fn cpus(seen: &Observed) -> CheckResult {
+    let topology = match &seen.topology {
         Ok(topology) => topology,
         Err(error) => return fail(error, "", "make /sys/devices/system/cpu readable"),
     };
@@ -82,7 +82,7 @@ pub(super) fn cpus(observed: &Observed) -> CheckResult {
     let found = counts.map(|(count, what)| counted(count as u64, what)).join(", ");
     let splits =
         |kubelet: &KubeletConfig| kubelet.cpu_manager_policy == "static" && !kubelet.cpu_option("full-pcpus-only");
-    if cores.len() < topology.cpus.len() && observed.kubelet.as_ref().is_ok_and(splits) {
+    if cores.len() < topology.cpus.len() && seen.kubelet.as_ref().is_ok_and(splits) {
         return warn(
             format!("{found}; full-pcpus-only is not set"),
             "a VM can share a core with another pod",
@@ -113,15 +113,15 @@ fn isolcpus_of(cmdline: &str) -> (String, CpuSet) {
 }
 
 /// Whether `isolcpus=` takes CPUs out of the scheduler's balancing. The list in /sys includes those of partitions.
-pub(super) fn isolcpus(observed: &Observed) -> CheckResult {
+pub(super) fn isolcpus(seen: &Observed) -> CheckResult {
     const FIX: &str = "remove isolcpus= from the kernel's command line, reboot; partitions replace it";
-    let (given, cpus) = isolcpus_of(&observed.cmdline);
+    let (given, cpus) = isolcpus_of(&seen.cmdline);
     if given.is_empty() {
         return pass("not set");
     }
-    let state = observed.state();
-    let shared = match &observed.topology {
-        Ok(topology) if observed.allocator.source == CpuSource::Steliad => {
+    let state = seen.state();
+    let shared = match &seen.topology {
+        Ok(topology) if seen.allocator.source == CpuSource::Steliad => {
             let assigned = state.map(CpuManagerState::assigned);
             topology.online().difference(&assigned.unwrap_or_default())
         }

@@ -1,7 +1,7 @@
 //! `doctor`: whether this node is ready for VMs. It needs no daemon. What a running one says is wrong on the node is shown, and not
 //! checked again.
 //!
-//! The observed are read once. A check is a pure function of them.
+//! The seen are read once. A check is a pure function of them.
 
 mod host;
 mod kubelet;
@@ -129,8 +129,8 @@ const CHECKS: [(&str, Check); 22] = [
     ("locality", vms::locality),
 ];
 
-fn examine(observed: &Observed) -> Vec<Diagnosis> {
-    let checked = CHECKS.iter().map(|(check, run)| match run(observed) {
+fn examine(seen: &Observed) -> Vec<Diagnosis> {
+    let checked = CHECKS.iter().map(|(check, run)| match run(seen) {
         Ok(diagnosis) => Diagnosis { check, ..diagnosis },
         Err(needs) => Diagnosis {
             check,
@@ -138,7 +138,7 @@ fn examine(observed: &Observed) -> Vec<Diagnosis> {
             ..diagnosis(Outcome::Skip, format!("needs {needs}"), "", "")
         },
     });
-    checked.chain(services::problems(observed)).collect()
+    checked.chain(services::problems(seen)).collect()
 }
 
 /// All diagnoses; as JSON a list of them.
@@ -153,12 +153,12 @@ pub(crate) struct Examined {
 
 /// Runs all checks on the node below `root`. `described`: what the daemon says of it.
 pub(crate) async fn gather(root: &Path, described: Result<Description, Failure>, verbose: bool) -> Examined {
-    let mut observed = Observed::read(root, described);
+    let mut seen = Observed::read(root, described);
     // It speaks of this host only.
     if root == Path::new("/") {
-        observed.read_units().await;
+        seen.read_units().await;
     }
-    let diagnoses = examine(&observed);
+    let diagnoses = examine(&seen);
     Examined { diagnoses, verbose }
 }
 

@@ -1,4 +1,4 @@
-//! The node's observed: what its files, systemd and the daemon say.
+//! The node's seen: what its files, systemd and the daemon say.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -74,7 +74,7 @@ pub(super) struct Observed {
 }
 
 impl Observed {
-    /// Reads the observed that are in files; `root` is `/`.
+    /// Reads the seen that are in files; `root` is `/`.
     pub(super) fn read(root: &Path, described: Result<Description, Failure>) -> Self {
         let (proc, sys) = (root.join("proc"), root.join("sys"));
         let text = |path: &str| {

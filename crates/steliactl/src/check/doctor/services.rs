@@ -24,8 +24,8 @@ pub(super) fn reported(reason: &Reason) -> Diagnosis {
 }
 
 /// What the daemon says is wrong on the node, but for kubelet's file.
-pub(super) fn problems(observed: &Observed) -> impl Iterator<Item = Diagnosis> {
-    let problems = observed.described.iter().flat_map(|told| &told.problems);
+pub(super) fn problems(seen: &Observed) -> impl Iterator<Item = Diagnosis> {
+    let problems = seen.described.iter().flat_map(|told| &told.problems);
     problems
         .filter(|reason| !OF_FILE.contains(&reason.code))
         .map(|reason| Diagnosis {
@@ -35,11 +35,11 @@ pub(super) fn problems(observed: &Observed) -> impl Iterator<Item = Diagnosis> {
 }
 
 /// It needs no daemon to be ready: the socket, kubelet's next change and every call start it.
-pub(super) fn daemon(observed: &Observed) -> CheckResult {
+pub(super) fn daemon(seen: &Observed) -> CheckResult {
     const EFFECT: &str = "nothing is repaired; running VMs stay isolated";
     const JOURNAL: &str = "journalctl -u steliad";
-    let state = observed.units.get("steliad.service").map(|(state, _)| state.as_str());
-    match (&observed.described, state) {
+    let state = seen.units.get("steliad.service").map(|(state, _)| state.as_str());
+    match (&seen.described, state) {
         (Ok(told), _) => pass(format!("running, version {}", told.version)),
         (Err(Failure::NotRunning(_)), None | Some("inactive")) => {
             warn("not running", EFFECT, "systemctl start steliad")
@@ -51,8 +51,8 @@ pub(super) fn daemon(observed: &Observed) -> CheckResult {
     }
 }
 
-pub(super) fn socket(observed: &Observed) -> CheckResult {
-    if observed.socket {
+pub(super) fn socket(seen: &Observed) -> CheckResult {
+    if seen.socket {
         return pass("/run/stelia/runner/socket");
     }
     let fix = "systemctl enable --now steliad-runner.socket";
@@ -60,14 +60,14 @@ pub(super) fn socket(observed: &Observed) -> CheckResult {
 }
 
 /// Whether the plugin runs and kubelet knows of it, by its status (`status.rs` in `crates/device-plugin`). Running VMs are not affected.
-pub(super) fn device_plugin(observed: &Observed) -> CheckResult {
+pub(super) fn device_plugin(seen: &Observed) -> CheckResult {
     const JOURNAL: &str = "journalctl -u steliad-device-plugin";
-    if let Err(why) = &observed.has_plugin_folder {
+    if let Err(why) = &seen.has_plugin_folder {
         let fact = format!("whether kubelet has a plugin directory is not known: {why}");
         return note(fact, "", "run steliactl doctor as root");
     }
-    match observed.units.get("steliad-device-plugin.service") {
-        _ if observed.has_plugin_folder == Ok(false) => pass("off: kubelet has no plugin directory"),
+    match seen.units.get("steliad-device-plugin.service") {
+        _ if seen.has_plugin_folder == Ok(false) => pass("off: kubelet has no plugin directory"),
         None => note("systemd does not say whether it runs", "", ""),
         Some((state, _)) if state != "active" => warn(
             format!("not running ({state})"),
@@ -80,8 +80,8 @@ pub(super) fn device_plugin(observed: &Observed) -> CheckResult {
 }
 
 /// Whether interrupts are steered, and with what success. Without VMs nothing is asked of steliad-quiet.
-pub(super) fn steering(observed: &Observed) -> CheckResult {
-    let told = observed.description()?;
+pub(super) fn steering(seen: &Observed) -> CheckResult {
+    let told = seen.description()?;
     let quiet = &told.node.quiet;
     let remaining = quiet.report.remaining.iter();
     let left = remaining.filter(|one| is_reported(told, one)).count() as u64;
@@ -105,8 +105,8 @@ pub(super) fn steering(observed: &Observed) -> CheckResult {
 }
 
 /// Whether the ledger is on, and can name tasks.
-pub(super) fn ledger(observed: &Observed) -> CheckResult {
-    let ledger = &observed.description()?.node.ledger;
+pub(super) fn ledger(seen: &Observed) -> CheckResult {
+    let ledger = &seen.description()?.node.ledger;
     if !ledger.enabled {
         let fix = "set ledger = true in /etc/stelia/steliad.toml, systemctl reload steliad";
         return note("off", "", fix);
@@ -119,7 +119,7 @@ pub(super) fn ledger(observed: &Observed) -> CheckResult {
             "journalctl -u steliad",
         );
     }
-    if !observed.tracing {
+    if !seen.tracing {
         let fix = "run steliactl doctor as root; then see /sys/kernel/security/lockdown";
         return note("tracefs is not mounted or not readable", "it cannot name tasks", fix);
     }

@@ -29,13 +29,10 @@ pub(crate) fn is_large(locality: &Locality) -> bool {
 }
 
 /// Automatic NUMA balancing unmaps pages to see who uses them, which KVM has to follow for each range of a guest's memory.
-pub(super) fn numa_balancing(observed: &Observed) -> CheckResult {
-    let vms = observed
-        .described
-        .iter()
-        .flat_map(|told| told.locality.instances.values());
+pub(super) fn numa_balancing(seen: &Observed) -> CheckResult {
+    let vms = seen.described.iter().flat_map(|told| told.locality.instances.values());
     let large = vms.filter(|vm| is_large(vm)).count() as u64;
-    if !observed.numa_balancing || large == 0 {
+    if !seen.numa_balancing || large == 0 {
         return pass("off, or no VM is large");
     }
     let fact = format!("on, with {} of many NUMA nodes or much memory", counted(large, "VM"));
@@ -72,12 +69,12 @@ pub(super) fn low_quotas(root: &Path, state: Option<&CpuManagerState>) -> Result
 }
 
 /// As crun before 1.22 writes a quota where kubelet sets none.
-pub(super) fn quotas(observed: &Observed) -> CheckResult {
+pub(super) fn quotas(seen: &Observed) -> CheckResult {
     // Without it the exclusive CPUs are not known.
-    if observed.files.cpus.is_err() {
+    if seen.files.cpus.is_err() {
         return Err(STATE);
     }
-    match &observed.low_quotas {
+    match &seen.low_quotas {
         Err(why) => note(format!("cannot read the CPU quotas of containers: {why}"), "", ""),
         Ok(low) if low.is_empty() => pass("no CPU quota is below the exclusive CPUs of its container"),
         Ok(low) => warn(
@@ -89,8 +86,8 @@ pub(super) fn quotas(observed: &Observed) -> CheckResult {
 }
 
 /// How much memory of VMs is in `stelia.slice`, outside their pods' cgroups, where kubelet does not count it.
-pub(super) fn memory(observed: &Observed) -> CheckResult {
-    let told = observed.description()?;
+pub(super) fn memory(seen: &Observed) -> CheckResult {
+    let told = seen.description()?;
     let (slice, vms) = (CgroupPath::slice(), told.node.instances.iter());
     let outside = vms.filter(|(_, one)| one.scope.is_within(&slice));
     let usage = outside.filter_map(|(pod, _)| told.usage.get(pod));
@@ -106,8 +103,8 @@ pub(super) fn memory(observed: &Observed) -> CheckResult {
 }
 
 /// The VMs with remote memory or devices.
-pub(super) fn locality(observed: &Observed) -> CheckResult {
-    let told = observed.description()?;
+pub(super) fn locality(seen: &Observed) -> CheckResult {
+    let told = seen.description()?;
     let (pods, vms) = (Pods::of(told), &told.locality.instances);
     let remote = vms.iter().filter_map(|(pod, vm)| {
         let problems: Vec<String> = vm.memory_problem().into_iter().chain(vm.devices_problem()).collect();

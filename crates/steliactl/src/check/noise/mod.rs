@@ -15,7 +15,7 @@ use serde::Serialize;
 use stelia_api::quiet::{Problem, Quiet, RemainingCause};
 use stelia_cpus::CpuSet;
 
-use super::first_few;
+use super::{first_few, group_by_key};
 use crate::shared::daemon::{Client, Description, Failure, Pod, Selection, is_reported, whose};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{Fired, interrupts, measured};
@@ -226,18 +226,6 @@ const SOURCES: [Column<Source>; 7] = [
 
 fn number(count: Option<u64>) -> String {
     count.map(|count| count.to_string()).unwrap_or_default()
-}
-
-/// Values with the same key, in the order in which they come.
-fn group_by_key<K: PartialEq, V>(all: impl Iterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
-    let mut groups: Vec<(K, Vec<V>)> = Vec::new();
-    for (key, value) in all {
-        match groups.iter_mut().find(|(other, _)| *other == key) {
-            Some((_, values)) => values.push(value),
-            None => groups.push((key, vec![value])),
-        }
-    }
-    groups
 }
 
 impl Source {

@@ -14,6 +14,6 @@ pub(crate) use condition::{Condition, age, counts, fact, is_in_trouble, note, re
 pub(crate) use failure::Failure;
 pub(crate) use names::{VmPattern, is_glob, no_instance, none_among, one as named_pod, vms};
 pub(crate) use node::{Description, OnlineCpus, Owner, is_reported, owner};
-pub(crate) use pod::{Pod, Pods, fold, lines_by_pod, whose};
+pub(crate) use pod::{Pod, Pods, lines_by_pod, whose};
 pub(crate) use selection::Selection;
 pub(crate) use stelia_api::reason::fix_of_kubelet_file as remedy_of_file;

@@ -2,16 +2,16 @@
 
 use super::*;
 
-fn option(observed: &mut Observed, name: &str) {
-    let options = &mut told(observed).cpu_manager_policy_options;
+fn option(seen: &mut Observed, name: &str) {
+    let options = &mut told(seen).cpu_manager_policy_options;
     options.clear();
     options.insert(name.to_owned(), "true".to_owned());
 }
 
 fn start(change: Change) -> Diagnosis {
-    let mut observed = fit();
-    change(&mut observed);
-    named(&observed, "kubelet-start")
+    let mut seen = fit();
+    change(&mut seen);
+    named(&seen, "kubelet-start")
 }
 
 /// kubelet does not read the files of pods with the gate off, and goes on without its record of devices.
@@ -96,9 +96,9 @@ fn a_kubelet_that_would_not_start_is_told_in_its_own_words(
     #[case] fix: &str,
     #[case] change: Change,
 ) {
-    let mut observed = fit();
-    change(&mut observed);
-    let check = named(&observed, "kubelet-start");
+    let mut seen = fit();
+    change(&mut seen);
+    let check = named(&seen, "kubelet-start");
     assert_eq!(check.outcome, outcome, "{check:?}");
     says(&check.fact, &[found]);
     says(&check.fix, &[fix]);
@@ -124,13 +124,13 @@ fn a_kubelet_that_crashes_again_and_again_is_known_by_kubeadms_file() {
 #[test]
 fn what_a_hidden_flag_may_say_is_unknown_and_no_failure() {
     let both = |change: Change| {
-        let mut observed = fit();
-        observed.kubelet = Ok(KubeletConfig {
+        let mut seen = fit();
+        seen.kubelet = Ok(KubeletConfig {
             hidden: true,
             ..KubeletConfig::default()
         });
-        change(&mut observed);
-        ["kubelet-policy", "kubelet-start"].map(|name| named(&observed, name))
+        change(&mut seen);
+        ["kubelet-policy", "kubelet-start"].map(|name| named(&seen, name))
     };
     let overridden = both(|_| ());
     for one in &overridden {
@@ -138,10 +138,10 @@ fn what_a_hidden_flag_may_say_is_unknown_and_no_failure() {
         says(&one.fix, &["/etc/rancher/k3s/config.yaml"]);
     }
     says(&overridden[0].fact, &["cpuManagerPolicy: static"]);
-    let [unknown, _] = both(|observed| observed.files.cpus = Ok(None));
+    let [unknown, _] = both(|seen| seen.files.cpus = Ok(None));
     assert_eq!(unknown.outcome, Outcome::Warn);
     // The state file confirms the policy.
-    let [none, _] = both(|observed| state(observed).policy = "none".into());
+    let [none, _] = both(|seen| state(seen).policy = "none".into());
     assert_eq!(none.outcome, Outcome::Fail);
     says(&none.fact, &["cpuManagerPolicy: none"]);
 }

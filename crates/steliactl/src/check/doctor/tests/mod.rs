@@ -96,8 +96,8 @@ fn calm() -> Description {
 }
 
 /// What the daemon says, to be changed.
-fn node(observed: &mut Observed) -> &mut stelia_model::Node {
-    &mut observed.described.as_mut().unwrap().node
+fn node(seen: &mut Observed) -> &mut stelia_model::Node {
+    &mut seen.described.as_mut().unwrap().node
 }
 
 fn numa_nodes(count: u32) -> BTreeMap<u32, KernelNumaNode> {
@@ -105,49 +105,49 @@ fn numa_nodes(count: u32) -> BTreeMap<u32, KernelNumaNode> {
 }
 
 /// What the check of that name finds.
-fn named(observed: &Observed, name: &str) -> Diagnosis {
-    examine(observed).into_iter().find(|one| one.check == name).unwrap()
+fn named(seen: &Observed, name: &str) -> Diagnosis {
+    examine(seen).into_iter().find(|one| one.check == name).unwrap()
 }
 
 /// Its outcome, and what it found.
-fn said(observed: &Observed, name: &str) -> (Outcome, String) {
-    let one = named(observed, name);
+fn said(seen: &Observed, name: &str) -> (Outcome, String) {
+    let one = named(seen, name);
     (one.outcome, one.fact)
 }
 
 /// What does not pass, and is not skipped.
-fn wrong(observed: &Observed) -> Vec<(&'static str, Outcome)> {
-    let wrong = examine(observed).into_iter().filter(|one| one.outcome < Outcome::Pass);
+fn wrong(seen: &Observed) -> Vec<(&'static str, Outcome)> {
+    let wrong = examine(seen).into_iter().filter(|one| one.outcome < Outcome::Pass);
     wrong.map(|one| (one.check, one.outcome)).collect()
 }
 
 /// That this is all that does not pass, and has a fix.
 #[track_caller]
-fn assert_only_problem(observed: &Observed, name: &str, outcome: Outcome) -> Diagnosis {
-    assert_eq!(wrong(observed), [(name, outcome)]);
-    let one = named(observed, name);
+fn assert_only_problem(seen: &Observed, name: &str, outcome: Outcome) -> Diagnosis {
+    assert_eq!(wrong(seen), [(name, outcome)]);
+    let one = named(seen, name);
     assert!(!one.fix.is_empty(), "{one:?}");
     one
 }
 
-fn told(observed: &mut Observed) -> &mut KubeletConfig {
-    observed.kubelet.as_mut().unwrap()
+fn told(seen: &mut Observed) -> &mut KubeletConfig {
+    seen.kubelet.as_mut().unwrap()
 }
 
 /// kubelet's CPU manager state, to be changed.
-fn state(observed: &mut Observed) -> &mut CpuManagerState {
-    observed.files.cpus.as_mut().unwrap().as_mut().unwrap()
+fn state(seen: &mut Observed) -> &mut CpuManagerState {
+    seen.files.cpus.as_mut().unwrap().as_mut().unwrap()
 }
 
 /// The daemon does not run.
-fn alone(observed: &mut Observed) {
-    observed.described = Err(Failure::NotRunning(1));
+fn alone(seen: &mut Observed) {
+    seen.described = Err(Failure::NotRunning(1));
 }
 
 /// The daemon says that this is wrong on the node.
-fn problem(observed: &mut Observed, code: ReasonCode) {
+fn problem(seen: &mut Observed, code: ReasonCode) {
     let reason = Reason::of_node(code, "something");
-    observed.described.as_mut().unwrap().problems.push(reason);
+    seen.described.as_mut().unwrap().problems.push(reason);
 }
 
 fn unusable(text: &str, is_damaged: bool) -> UnusableState {
@@ -158,9 +158,9 @@ fn unusable(text: &str, is_damaged: bool) -> UnusableState {
 }
 
 /// steliad chooses the CPUs.
-fn ours(observed: &mut Observed) {
-    observed.allocator.source = CpuSource::Steliad;
-    observed.allocator.reserved = "0,4".parse().unwrap();
+fn ours(seen: &mut Observed) {
+    seen.allocator.source = CpuSource::Steliad;
+    seen.allocator.reserved = "0,4".parse().unwrap();
 }
 
 /// The configuration in kubelet's file, which has to have the kind and version.
@@ -179,11 +179,11 @@ fn a_ready_node_passes_every_check() {
 
 #[test]
 fn a_skipped_check_names_one_that_is_there() {
-    let mut observed = fit();
-    (observed.kubelet, observed.topology) = (Err(ConfigError::NotRunning), Err("/sys".to_owned()));
-    observed.files.cpus = Err(unusable("cut", true));
-    alone(&mut observed);
-    for one in examine(&observed).iter().filter(|one| one.outcome == Outcome::Skip) {
+    let mut seen = fit();
+    (seen.kubelet, seen.topology) = (Err(ConfigError::NotRunning), Err("/sys".to_owned()));
+    seen.files.cpus = Err(unusable("cut", true));
+    alone(&mut seen);
+    for one in examine(&seen).iter().filter(|one| one.outcome == Outcome::Skip) {
         assert!(CHECKS.iter().any(|(name, _)| one.needs == Some(name)), "{one:?}");
     }
 }
@@ -237,36 +237,36 @@ fn what_is_wrong_is_told_with_a_fix_and_nothing_else_is(
     #[case] outcome: Outcome,
     #[case] change: Change,
 ) {
-    let mut observed = fit();
-    change(&mut observed);
-    assert_only_problem(&observed, name, outcome);
+    let mut seen = fit();
+    change(&mut seen);
+    assert_only_problem(&seen, name, outcome);
 }
 
 /// Whether the daemon or the command read it: kubelet's start, which the file prevents too, is not a second failure.
 #[test]
 fn a_damaged_file_of_kubelets_is_one_failure() {
-    let mut observed = fit();
-    observed.files.cpus = Err(unusable("cpu_manager_state: checksum mismatch", true));
-    problem(&mut observed, ReasonCode::KubeletUnusable);
-    assert_only_problem(&observed, STATE, Outcome::Fail);
-    assert_eq!(named(&observed, "kubelet-start").needs, Some(STATE));
-    alone(&mut observed);
-    assert_eq!(wrong(&observed), [(STATE, Outcome::Fail), (DAEMON, Outcome::Warn)]);
-    says(&named(&observed, STATE).fix, &["drain the node"]);
+    let mut seen = fit();
+    seen.files.cpus = Err(unusable("cpu_manager_state: checksum mismatch", true));
+    problem(&mut seen, ReasonCode::KubeletUnusable);
+    assert_only_problem(&seen, STATE, Outcome::Fail);
+    assert_eq!(named(&seen, "kubelet-start").needs, Some(STATE));
+    alone(&mut seen);
+    assert_eq!(wrong(&seen), [(STATE, Outcome::Fail), (DAEMON, Outcome::Warn)]);
+    says(&named(&seen, STATE).fix, &["drain the node"]);
     // What the file is found unusable for is not a second failure either.
-    let mut observed = fit();
-    problem(&mut observed, ReasonCode::KubeletUnusable);
-    observed.home = Err("which is not clear".into());
-    assert_eq!(wrong(&observed), [("kubelet-home", Outcome::Fail)]);
+    let mut seen = fit();
+    problem(&mut seen, ReasonCode::KubeletUnusable);
+    seen.home = Err("which is not clear".into());
+    assert_eq!(wrong(&seen), [("kubelet-home", Outcome::Fail)]);
 }
 
 #[test]
 fn without_a_daemon_the_file_is_judged_as_the_daemon_would() {
     let outcome = |change: Change| {
-        let mut observed = fit();
-        alone(&mut observed);
-        change(&mut observed);
-        named(&observed, STATE).outcome
+        let mut seen = fit();
+        alone(&mut seen);
+        change(&mut seen);
+        named(&seen, STATE).outcome
     };
     assert_eq!(outcome(|_| ()), Outcome::Pass);
     assert_eq!(
@@ -281,33 +281,33 @@ fn without_a_daemon_the_file_is_judged_as_the_daemon_would() {
 
 #[test]
 fn the_cgroup_root_of_a_kubelet_that_does_not_run_is_told_too() {
-    let mut observed = fit();
+    let mut seen = fit();
     let stopped = KubeletConfig {
         cgroup_root: "/k8s-infra".into(),
         ..KubeletConfig::default()
     };
-    observed.kubelet = Err(ConfigError::NotRunning);
-    observed.stopped = Some(Ok(stopped));
-    let (outcome, found) = said(&observed, "kubelet-cgroups");
+    seen.kubelet = Err(ConfigError::NotRunning);
+    seen.stopped = Some(Ok(stopped));
+    let (outcome, found) = said(&seen, "kubelet-cgroups");
     assert_eq!(outcome, Outcome::Fail);
     says(&found, &["/k8s-infra"]);
 }
 
 /// The whole answer.
-fn screen(observed: &Observed, verbose: bool) -> String {
-    let diagnoses = examine(observed);
+fn screen(seen: &Observed, verbose: bool) -> String {
+    let diagnoses = examine(seen);
     Examined { diagnoses, verbose }.text(columns(80))
 }
 
 #[test]
 fn what_does_not_pass_is_told_and_each_cause_once() {
-    let mut observed = fit();
-    observed.kubelet = Err(ConfigError::NotRunning);
-    observed.files.cpus = Ok(None);
-    observed.socket = false;
-    alone(&mut observed);
-    insta::assert_snapshot!(screen(&observed, false));
-    let verbose = screen(&observed, true);
+    let mut seen = fit();
+    seen.kubelet = Err(ConfigError::NotRunning);
+    seen.files.cpus = Ok(None);
+    seen.socket = false;
+    alone(&mut seen);
+    insta::assert_snapshot!(screen(&seen, false));
+    let verbose = screen(&seen, true);
     says(&verbose, &["PASS  cgroup: ", "SKIP  kubelet-start: "]);
     assert!(verbose.lines().count() > CHECKS.len(), "{verbose}");
     assert!(screen(&fit(), false).ends_with("This node is ready for VMs.\n"));
@@ -315,14 +315,14 @@ fn what_does_not_pass_is_told_and_each_cause_once() {
 
 #[test]
 fn what_the_daemon_says_has_its_effect_and_fix() {
-    let mut observed = fit();
-    let told = observed.described.as_mut().unwrap();
+    let mut seen = fit();
+    let told = seen.described.as_mut().unwrap();
     let why = "/var/lib/kubelet/cpu_manager_state: checksum mismatch (stored 1, computed 14413152)";
     told.problems.push(Reason::of_node(ReasonCode::KubeletUnusable, why));
     told.problems
         .push(Reason::of_node(ReasonCode::NotWatched, "inotify: no space left"));
     Arc::make_mut(&mut told.node.ledger).enabled = false;
-    insta::assert_snapshot!(screen(&observed, false));
+    insta::assert_snapshot!(screen(&seen, false));
 }
 
 #[test]
@@ -351,12 +351,12 @@ fn an_empty_root_is_a_node_that_is_not_ready_and_json_has_all_checks() {
 
 #[test]
 fn a_kernel_of_which_nothing_is_known_is_not_called_old() {
-    let mut observed = fit();
-    (observed.kernel, observed.exclusive) = (String::new(), None);
-    assert_eq!(named(&observed, "kernel").outcome, Outcome::Note);
+    let mut seen = fit();
+    (seen.kernel, seen.exclusive) = (String::new(), None);
+    assert_eq!(named(&seen, "kernel").outcome, Outcome::Note);
 }
 
-/// The observed of a node below this folder, without a daemon.
+/// The seen of a node below this folder, without a daemon.
 fn read(root: &Path) -> Observed {
     Observed::read(root, Err(Failure::NotRunning(1)))
 }
@@ -372,10 +372,10 @@ fn facts_are_read_from_the_nodes_files() {
         (&format!("{cgroup}/cpuset.cpus.partition"), "member\n"),
         (&format!("{cgroup}/cpuset.cpus.exclusive"), "\n"),
     ]);
-    let observed = read(root.path());
-    assert_eq!(observed.kernel, "6.12.9+deb13-amd64");
-    assert_eq!((observed.systemd, observed.exclusive), (Some(257), Some(true)));
-    assert!(!observed.kvm && observed.files.cpus == Ok(None));
+    let seen = read(root.path());
+    assert_eq!(seen.kernel, "6.12.9+deb13-amd64");
+    assert_eq!((seen.systemd, seen.exclusive), (Some(257), Some(true)));
+    assert!(!seen.kvm && seen.files.cpus == Ok(None));
 }
 
 #[test]
@@ -388,11 +388,8 @@ fn a_kubelet_with_another_root_directory_than_the_one_that_is_read_is_seen() {
         ("data/kubelet/cpu_manager_state", "{}"),
     ]);
     let root = root.path();
-    let observed = read(root);
-    says(
-        &observed.home.unwrap_err(),
-        &["/var/lib/kubelet is read", "/data/kubelet"],
-    );
+    let seen = read(root);
+    says(&seen.home.unwrap_err(), &["/var/lib/kubelet is read", "/data/kubelet"]);
     write(root, "etc/stelia/steliad.toml", "kubelet-root = \"/data/kubelet\"");
     assert_eq!(read(root).home, Ok("/data/kubelet".into()));
     // A link is accepted like the directory itself.
@@ -411,8 +408,8 @@ fn the_last_isolcpus_counts_and_its_flags_are_no_cpus() {
         ("managed_irq,2", Outcome::Pass),
         ("nohz,managed_irq,2", Outcome::Pass),
     ] {
-        let mut observed = fit();
-        observed.cmdline = format!("quiet isolcpus={value}");
-        assert_eq!(named(&observed, "isolcpus").outcome, outcome, "{value}");
+        let mut seen = fit();
+        seen.cmdline = format!("quiet isolcpus={value}");
+        assert_eq!(named(&seen, "isolcpus").outcome, outcome, "{value}");
     }
 }
