@@ -47,14 +47,14 @@ pub(crate) fn reasons(report: &Map<String, Value>) -> impl Iterator<Item = (&str
 }
 
 impl Reconciled {
-    /// What was done or would be, whether something is left, and how the VMs are.
-    fn summary(&self, is_something_left: bool) -> String {
+    /// What was done or would be, whether something remains wrong, and how the VMs are.
+    fn summary(&self, is_something_wrong: bool) -> String {
         let count = |member: &str| self.report.get(member).and_then(Value::as_u64).unwrap_or(0);
         let planned = lines_by_pod(&self.report, "plan").count() as u64;
         let done = match (self.dry_run, count("steps")) {
             (true, _) if planned > 0 => format!("Dry run: steliad would make {}", counted(planned, "change")),
             (true, _) => "Dry run: steliad would change nothing".to_owned(),
-            (false, 0) if is_something_left => "steliad has nothing to change itself".to_owned(),
+            (false, 0) if is_something_wrong => "steliad has nothing to change itself".to_owned(),
             (false, 0) => "Nothing to repair".to_owned(),
             (false, changes) => format!(
                 "Made {} ({} moved, {} repaired)",
@@ -68,7 +68,7 @@ impl Reconciled {
             format!("{}.", counts(vms.map(|one| Condition::of(one))))
         });
         let vms = vms.unwrap_or_default();
-        if is_something_left {
+        if is_something_wrong {
             return format!("{done}; the above needs you: steliactl verify.\n{vms}");
         }
         format!("{done}. {vms}").trim_end().to_owned()
@@ -91,6 +91,8 @@ impl Render for Reconciled {
                 Some((Pod::of(uid, one), ("WAIT", Meaning::Attention), reason))
             });
         let left: Vec<(Pod, _, Reason)> = wrong.chain(waiting).collect();
+        // A VM that waits may have started a moment ago.
+        let is_something_wrong = left.iter().any(|(_, (label, _), _)| *label == "FAIL");
         let mut text = String::new();
         for ((label, reason), mut pods) in group_by_key(left.iter().map(|(pod, label, reason)| ((*label, reason), pod)))
         {
@@ -104,7 +106,7 @@ impl Render for Reconciled {
         if !text.is_empty() {
             text.push('\n');
         }
-        text + &paragraph(&self.summary(!left.is_empty()), style)
+        text + &paragraph(&self.summary(is_something_wrong), style)
     }
 }
 
