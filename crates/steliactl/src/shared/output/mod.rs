@@ -29,21 +29,12 @@ pub(crate) fn columns(text: &str) -> usize {
 
 /// Says something on standard error, which may be closed, beside an answer that is whole.
 pub(crate) fn note(text: &str) {
+    let mut stderr = io::stderr();
     let style = TextStyle {
-        width: io::stderr().is_terminal().then(width),
+        width: stderr.is_terminal().then(width),
         ..TextStyle::default()
     };
-    let _ = write!(
-        io::stderr(),
-        "{}",
-        paragraph(&format!("steliactl: {}", printable(text)), style)
-    );
-}
-
-/// Whether a text, which may be wrapped, has this sentence.
-pub(crate) fn has_sentence(text: &str, sentence: &str) -> bool {
-    let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
-    plain(text).contains(&plain(sentence))
+    let _ = stderr.write_all(paragraph(&format!("steliactl: {}", printable(text)), style).as_bytes());
 }
 
 /// A table below its heading; without a legend there is no heading.
@@ -53,6 +44,12 @@ pub(crate) fn headed(heading: &str, style: TextStyle, table: String) -> String {
     } else {
         table
     }
+}
+
+/// Whether a text, which may be wrapped, has this sentence.
+pub(crate) fn has_sentence(text: &str, sentence: &str) -> bool {
+    let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
+    plain(text).contains(&plain(sentence))
 }
 
 /// A D-Bus dictionary as a JSON object.
