@@ -276,12 +276,12 @@ impl ReasonCode {
             Self::Starting => of("starting", "", "none needed"),
             Self::NoVcpus => of(
                 "no vCPUs yet",
-                "all its threads run on shared CPUs",
+                "all threads run on shared CPUs",
                 "read the container's log: has the VMM's socket answered? The runner tries every 5 s",
             ),
             Self::NoCpusNow => of(
                 "no CPUs now",
-                "all its threads run on shared CPUs",
+                "all threads run on shared CPUs",
                 "run steliactl status: kubelet's file cannot be used",
             ),
             Self::NoPartitionYet => of(

@@ -49,7 +49,7 @@ pub fn not_isolated(instance: &Instance, assessment: &Assessment) -> Option<Reas
             Phase::Attaching => of(ReasonCode::Pinning, "its vCPU threads are being pinned".to_owned()),
             _ => of(
                 ReasonCode::NoVcpus,
-                "waiting for the runner to attach vCPU threads, which it tries every 5 s".to_owned(),
+                "no vCPU threads attached; the runner retries every 5 s".to_owned(),
             )
             .map(|reason| match &instance.pod_name {
                 Some(name) => reason.with_fix(fix_without_vcpus(name)),

@@ -180,7 +180,7 @@ pub(crate) enum Command {
     /// Show interrupts and kernel threads on VMs' CPUs
     ///
     /// Counts device interrupts for one second and names the devices; those of a VM's own VFIO devices do not count. The exit code is 1 if
-    /// one fires on VMs' CPUs, or a kernel thread could not be moved off them.
+    /// one fires on VMs' CPUs, a kernel thread could not be moved off them, or neither this program nor the ledger could count.
     Noise(Selection),
     /// Print what else ran on VMs' CPUs, and when
     ///
@@ -210,6 +210,7 @@ pub(crate) enum Command {
     /// Predict the CPUs of a pod, or its rejection
     ///
     /// On this node, or on one described with --node. Where steliad assigns the CPUs, it is asked.
+    #[command(override_usage = "steliactl plan [OPTIONS] FILE | -c cpus=4,memory=1Gi")]
     Plan(PlanOptions),
     /// Repair what differs from the intended state now
     ///
@@ -237,6 +238,7 @@ pub(crate) enum Command {
     ///
     /// Waits until the VM has them. When shrinking, the guest has unplug-timeout-s to unplug vCPUs, or nothing changes. Where kubelet
     /// assigned the CPUs, nothing changes: the command prints what to do instead.
+    #[command(override_usage = "steliactl resize [OPTIONS] VM --cpus NUMBER")]
     Resize {
         /// The VM, given as namespace/name, name or UID
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]

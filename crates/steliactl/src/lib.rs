@@ -20,7 +20,7 @@ pub use shared::output;
 #[cfg(test)]
 mod tests;
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -45,7 +45,7 @@ pub fn main() -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => return finish(Err(Failure::Usage(error.to_string())), false),
     }
-    let cli = Cli::try_parse().unwrap_or_else(|error| cli::help::with_tip(error).exit());
+    let cli = Cli::try_parse().unwrap_or_else(|error| cli::help::end(error));
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return finish(Err(Failure::Other(format!("start: {error}"))), false),
@@ -69,7 +69,7 @@ async fn run(
         Command::Doctor {
             kubelet_state: Some(file),
             ..
-        } => output_options.print(&doctor::state_file(file, root, &Pods::by_logs(root))),
+        } => output_options.print(&doctor::read_state_file(file, root, &Pods::by_logs(root))),
         Command::Doctor { verbose, .. } => {
             // Not started for it: it may be what is unfit.
             let told = async { client().await?.describe().await }.await;
@@ -167,7 +167,10 @@ fn finish(outcome: Result<String, Failure>, paged: bool) -> ExitCode {
     let Some(failure) = failure else {
         return ExitCode::SUCCESS;
     };
-    output::note(&failure.to_string());
+    // Who reads a terminal has it in the summary.
+    if !io::stdout().is_terminal() || !output::has_sentence(&text, &failure.to_string()) {
+        output::note(&failure.to_string());
+    }
     let _ = failure.fix().map(|fix| writeln!(io::stderr(), "fix: {fix}"));
     ExitCode::from(failure.exit_code())
 }

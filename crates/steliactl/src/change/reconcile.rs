@@ -2,12 +2,11 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use stelia_api::Reason;
+use stelia_api::{Reason, State};
 
+use crate::check::group_by_key;
 use crate::check::verify::subject;
-use crate::shared::daemon::{
-    Client, Condition, Description, Failure, Pod, Pods, counts, fold, lines_by_pod, reason_of,
-};
+use crate::shared::daemon::{Client, Condition, Description, Failure, Pod, Pods, counts, lines_by_pod, reason_of};
 use crate::shared::output::{Meaning, Render, TextStyle, counted, paragraph, printable, stacked};
 
 /// The daemon's answer.
@@ -48,13 +47,15 @@ pub(crate) fn reasons(report: &Map<String, Value>) -> impl Iterator<Item = (&str
 }
 
 impl Reconciled {
-    /// What was done or would be, and how the VMs are.
-    fn summary(&self) -> String {
+    /// What was done or would be, whether something remains wrong, and how the VMs are.
+    fn summary(&self, is_something_wrong: bool) -> String {
         let count = |member: &str| self.report.get(member).and_then(Value::as_u64).unwrap_or(0);
         let planned = lines_by_pod(&self.report, "plan").count() as u64;
         let done = match (self.dry_run, count("steps")) {
-            (true, _) if planned > 0 => format!("Would make {}", counted(planned, "change")),
-            (true, _) | (false, 0) => "Nothing to repair".to_owned(),
+            (true, _) if planned > 0 => format!("Dry run: steliad would make {}", counted(planned, "change")),
+            (true, _) => "Dry run: steliad would change nothing".to_owned(),
+            (false, 0) if is_something_wrong => "steliad has nothing to change itself".to_owned(),
+            (false, 0) => "Nothing to repair".to_owned(),
             (false, changes) => format!(
                 "Made {} ({} moved, {} repaired)",
                 counted(changes, "change"),
@@ -64,22 +65,39 @@ impl Reconciled {
         };
         let vms = self.described.as_ref().map(|described| {
             let vms = described.node.instances.values();
-            format!(" {}.", counts(vms.map(|one| Condition::of(one))))
+            format!("{}.", counts(vms.map(|one| Condition::of(one))))
         });
-        format!("{done}.{}", vms.unwrap_or_default())
+        let vms = vms.unwrap_or_default();
+        if is_something_wrong {
+            return format!("{done}; the above needs you: steliactl verify.\n{vms}");
+        }
+        format!("{done}. {vms}").trim_end().to_owned()
     }
 }
 
 impl Render for Reconciled {
-    /// What remains wrong, each reason once, the changes of a dry run, and the summary.
+    /// What remains wrong and which VMs wait, each reason once, the changes of a dry run, and the summary.
     fn text(&self, style: TextStyle) -> String {
         let pods = self.described.as_ref().map(Pods::of).unwrap_or_default();
-        let reasons: Vec<(Pod, Reason)> = reasons(&self.report)
-            .map(|(uid, _, reason)| (pods.get(uid), reason))
-            .collect();
+        let wrong = reasons(&self.report).map(|(uid, _, reason)| (pods.get(uid), ("FAIL", Meaning::Broken), reason));
+        let vms = self
+            .described
+            .iter()
+            .flat_map(|described| described.node.instances.iter());
+        let waiting = vms
+            .filter(|(_, one)| one.state == State::Waiting)
+            .filter_map(|(uid, one)| {
+                let reason = one.not_isolated.clone()?;
+                Some((Pod::of(uid, one), ("WAIT", Meaning::Attention), reason))
+            });
+        let left: Vec<(Pod, _, Reason)> = wrong.chain(waiting).collect();
+        // A VM that waits may have started a moment ago.
+        let is_something_wrong = left.iter().any(|(_, (label, _), _)| *label == "FAIL");
         let mut text = String::new();
-        for (pods, reason) in fold(reasons.iter().map(|(pod, reason)| (pod, reason))) {
-            let (label, subject, effect) = (("WARN", Meaning::Attention), subject(&pods), reason.code.effect());
+        for ((label, reason), mut pods) in group_by_key(left.iter().map(|(pod, label, reason)| ((*label, reason), pod)))
+        {
+            pods.dedup();
+            let (subject, effect) = (subject(&pods), reason.code.effect());
             text += &stacked(label, &subject, &reason.text, effect, &reason.fix, style);
         }
         for (uid, step) in lines_by_pod(&self.report, "plan") {
@@ -88,7 +106,7 @@ impl Render for Reconciled {
         if !text.is_empty() {
             text.push('\n');
         }
-        text + &paragraph(&self.summary(), style)
+        text + &paragraph(&self.summary(is_something_wrong), style)
     }
 }
 
@@ -130,7 +148,8 @@ mod tests {
         let plan = [of_vm.as_str(), "-: set CPUWeight=200 of stelia.slice"];
         let told = text(&answer(json!({"plan": plan}), true));
         assert!(
-            told.contains(&of_vm) && told.contains("node: set CPUWeight=200 of stelia.slice\n\nWould make 2 changes."),
+            told.contains(&of_vm)
+                && told.contains("node: set CPUWeight=200 of stelia.slice\n\nDry run: steliad would make 2 changes"),
             "{told}"
         );
         // It is done whether or not the VMs are known.
@@ -138,6 +157,6 @@ mod tests {
             described: None,
             ..answer(json!({"plan": []}), true)
         };
-        assert_eq!(text(&alone), "Nothing to repair.\n");
+        assert_eq!(text(&alone), "Dry run: steliad would change nothing.\n");
     }
 }

@@ -46,9 +46,13 @@ impl Render for Resized {
         match self.fix.split_once('\n') {
             None => paragraph(&printable(&format!("{pod}: {}", self.text)), style),
             Some((edit, run)) => {
+                let label = match self.outcome {
+                    REFUSED => ("FAIL", Meaning::Broken),
+                    _ => ("NOTE", Meaning::Plain),
+                };
                 let effect = "kubectl replace --force deletes the pod: the VM restarts";
-                stacked(("NOTE", Meaning::Plain), &pod, &self.text, effect, edit, style)
-                    + &hanging("", 14, Meaning::Plain, run, style)
+                stacked(label, &pod, &self.text, effect, &format!("1. {edit}"), style)
+                    + &hanging("", 14, Meaning::Plain, &format!("2. {run}"), style)
             }
         }
     }
@@ -176,12 +180,15 @@ mod tests {
         NOTE  team-a/web: kubelet assigned CPUs 2-5, and a pod keeps its CPUs until it
               is deleted
               effect  kubectl replace --force deletes the pod: the VM restarts
-              fix     set cpu: "6" in requests and limits of container vm in MANIFEST
-                      kubectl replace --force -f MANIFEST
+              fix     1. set cpu: "6" in requests and limits of container vm in MANIFEST
+                      2. kubectl replace --force -f MANIFEST
         "#);
         assert_eq!((planned.outcome, planned.failure()), ("planned", None));
         let refused = told(false);
-        assert_eq!(refused.text(columns(80)), planned.text(columns(80)));
+        assert_eq!(
+            refused.text(columns(80)),
+            planned.text(columns(80)).replace("NOTE", "FAIL")
+        );
         assert!(refused.failure().unwrap().starts_with("nothing has changed"));
     }
 }

@@ -1,6 +1,8 @@
 //! What `-h`, `--help` and steliactl(1) say beside the options: the commands by groups, and examples of each.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::process;
 
 use clap::builder::{StyledStr, Styles};
 use clap::error::{ContextKind, ContextValue};
@@ -18,20 +20,26 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
     ("Export", &["export"]),
 ];
 
-/// Words of other tools, with the commands that do this.
-const OTHER_WORDS: [(&str, &str); 19] = [
+/// Words of other tools and former names, with the commands that do this.
+const OTHER_WORDS: [(&str, &str); 25] = [
     ("adopt", "steliactl list --unmanaged"),
     ("delete", "kubectl delete pod"),
+    ("deregister", "steliactl release"),
     ("describe", "steliactl show"),
     ("dominfo", "steliactl show"),
+    ("evaluate", "steliactl plan"),
     ("explain", "steliactl why"),
     ("get", "steliactl list"),
     ("info", "steliactl show"),
+    ("kubelet-state", "steliactl doctor --kubelet-state FILE"),
     ("logs", "journalctl -u steliad"),
     ("metrics", "steliactl export metrics"),
     ("node", "steliactl why node"),
+    ("node-topology", "steliactl export topology"),
     ("nodes", "steliactl why node"),
     ("ps", "steliactl list"),
+    ("quiet", "steliactl noise"),
+    ("rebind", "steliactl rebalance"),
     ("reload", "systemctl reload steliad"),
     ("restart", "systemctl restart steliad"),
     ("start", "systemctl start steliad"),
@@ -41,12 +49,31 @@ const OTHER_WORDS: [(&str, &str); 19] = [
     ("version", "steliactl --version"),
 ];
 
+/// Prints clap's answer and ends the program: help, or as every other failure what is wrong with the command line.
+pub(crate) fn end(error: clap::Error) -> ! {
+    if !error.use_stderr() {
+        error.exit();
+    }
+    let text = with_tip(error).render().to_string();
+    let _ = write!(io::stderr(), "{}", text.replacen("error:", "steliactl:", 1));
+    process::exit(2)
+}
+
 /// The error of a command that there is not, with the one that is meant. A command that changes something is never guessed.
-pub(crate) fn with_tip(mut error: clap::Error) -> clap::Error {
+fn with_tip(mut error: clap::Error) -> clap::Error {
     // "to pass '-A' as a value, use '-- -A'": no name begins with a dash.
     let is_value = |tip: &StyledStr| tip.to_string().contains("as a value");
     if matches!(error.get(ContextKind::Suggested), Some(ContextValue::StyledStrs(tips)) if tips.iter().all(is_value)) {
         error.remove(ContextKind::Suggested);
+    }
+    let argument = error.get(ContextKind::InvalidArg).map(ToString::to_string);
+    let usage = error
+        .get(ContextKind::Usage)
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    if let Some(number) = argument.filter(|word| word.parse::<u32>().is_ok() && usage.contains("--cpus")) {
+        let tip = vec![format!("use '--cpus {number}'").into()];
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tip));
     }
     let guessed = error.remove(ContextKind::SuggestedSubcommand);
     let word = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
@@ -87,8 +114,8 @@ Exit codes:
   0    success; also when a signal or the end of the reader ends monitor or top
   1    the daemon refuses, fails or cannot be reached; doctor, verify or ledger
        verify finds something wrong or cannot find out; noise finds a VM
-       disturbed; resize changed nothing; a pod of plan does not fit, or this is
-       unknown
+       disturbed or cannot count; resize changed nothing; a pod of plan does not
+       fit, or this is unknown
   2    wrong usage, or VM matches several VMs
   3    no such VM, or PATTERN matches none; status: steliad is not running
 
@@ -188,6 +215,8 @@ mod tests {
             assert!(own == "--version" || names().contains(&own.to_owned()), "{command}");
         }
         says(&tip("verfy"), &["'verify'"]);
+        let number = Cli::command().try_get_matches_from(["steliactl", "resize", "web", "2"]);
+        says(&with_tip(number.unwrap_err()).to_string(), &["use '--cpus 2'"]);
         for word in ["releas", "resume", "reconcil", "-A", "--all-namespaces"] {
             assert!(!tip(word).contains("tip:"), "{}", tip(word));
         }

@@ -8,7 +8,7 @@ use stelia_koordinator::report::fingerprint::Method;
 use stelia_koordinator::report::profile::Profile;
 use zbus::Variant;
 
-use crate::shared::daemon::{Client, Failure};
+use crate::shared::daemon::{Client, Failure, remedy_of_file};
 use crate::shared::output::{self, OutputOptions};
 
 /// The annotation with what is wrong with an object: a list of texts as JSON.
@@ -53,7 +53,10 @@ pub(crate) async fn run(
         .into_iter()
         .filter_map(|(name, value)| Some((name, Variant::from(value.as_deref()?))));
     let call = client.manager().node_topology(given.collect());
-    let text = client.answer_in_time(call).await?;
+    let text = client.answer_in_time(call).await.map_err(|failure| {
+        let fix = remedy_of_file(&failure.to_string());
+        fix.map_or(failure.clone(), |fix| Failure::WithFix(failure.to_string(), fix))
+    })?;
     let read = serde_json::from_str(&text);
     let object = read.map_err(|cause| Failure::Other(format!("the daemon's answer is no JSON: {cause}")))?;
     warnings(&object).iter().for_each(|text| output::note(text));

@@ -178,7 +178,7 @@ impl VmDetails {
             say("Resize", &text, Meaning::Attention);
         }
         say("vCPUs", &self.vcpus(shown.full), Meaning::Plain);
-        say("Others", &self.others(shown.threads), Meaning::Plain);
+        say("Threads", &self.others(shown.threads), Meaning::Plain);
         let limit = instance.memory_limit.map(|limit| format!("limit {}", size(limit)));
         let local = self.locality.as_ref().and_then(VmLocality::memory_in_words);
         let memory: Vec<String> = local.into_iter().chain(limit).collect();

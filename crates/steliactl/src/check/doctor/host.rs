@@ -8,14 +8,14 @@ use stelia_kernel::kernel_release::isolated_is_safe;
 use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::{CpuManagerState, KubeletConfig};
 
-use super::{Facts, Found, NO_VMS, fail, note, pass, warn};
+use super::{CheckResult, NO_VMS, Observed, fail, note, pass, warn};
 use crate::shared::output::counted;
 
 /// The first version with everything that is used: `Type=notify` with `ExecReload=`, scopes by pidfd where it has them.
 const MIN_SYSTEMD_VERSION: u32 = 252;
 
-pub(super) fn cgroup(facts: &Facts) -> Found {
-    let has: BTreeSet<&str> = facts.controllers.split_whitespace().collect();
+pub(super) fn cgroup(seen: &Observed) -> CheckResult {
+    let has: BTreeSet<&str> = seen.controllers.split_whitespace().collect();
     let missing: Vec<&str> = CONTROLLERS.into_iter().filter(|name| !has.contains(name)).collect();
     if missing.is_empty() {
         return pass(format!("cgroup v2 with {}", CONTROLLERS.join(", ")));
@@ -28,9 +28,12 @@ pub(super) fn cgroup(facts: &Facts) -> Found {
 }
 
 /// Remote partitions came with Linux 6.7; a distribution may have backported them.
-pub(super) fn kernel(facts: &Facts) -> Found {
-    let kernel = &facts.kernel;
-    match facts.exclusive {
+pub(super) fn kernel(seen: &Observed) -> CheckResult {
+    let kernel = match seen.kernel.as_str() {
+        "" => "release not known",
+        kernel => kernel,
+    };
+    match seen.exclusive {
         None => note(format!("{kernel}: no cgroup has the cpuset controller yet"), "", ""),
         Some(true) if isolated_is_safe(kernel) => pass(format!("{kernel}; partition type: isolated")),
         Some(true) => pass(format!(
@@ -43,10 +46,10 @@ pub(super) fn kernel(facts: &Facts) -> Found {
     }
 }
 
-pub(super) fn systemd(facts: &Facts) -> Found {
-    let found = facts.systemd.map(|version| version.to_string());
+pub(super) fn systemd(seen: &Observed) -> CheckResult {
+    let found = seen.systemd.map(|version| version.to_string());
     let found = found.unwrap_or_else(|| "not found".to_owned());
-    if facts.systemd.is_some_and(|version| version >= MIN_SYSTEMD_VERSION) {
+    if seen.systemd.is_some_and(|version| version >= MIN_SYSTEMD_VERSION) {
         return pass(found);
     }
     let fix = format!("boot with systemd {MIN_SYSTEMD_VERSION} or newer");
@@ -54,8 +57,8 @@ pub(super) fn systemd(facts: &Facts) -> Found {
 }
 
 /// Only a warning: QEMU emulates without it, far too slowly for use.
-pub(super) fn kvm(facts: &Facts) -> Found {
-    if facts.kvm {
+pub(super) fn kvm(seen: &Observed) -> CheckResult {
+    if seen.kvm {
         return pass("/dev/kvm");
     }
     warn(
@@ -67,8 +70,8 @@ pub(super) fn kvm(facts: &Facts) -> Found {
 }
 
 /// How many there are, and whether kubelet keeps cores whole.
-pub(super) fn cpus(facts: &Facts) -> Found {
-    let topology = match &facts.topology {
+pub(super) fn cpus(seen: &Observed) -> CheckResult {
+    let topology = match &seen.topology {
         Ok(topology) => topology,
         Err(error) => return fail(error, "", "make /sys/devices/system/cpu readable"),
     };
@@ -79,7 +82,7 @@ pub(super) fn cpus(facts: &Facts) -> Found {
     let found = counts.map(|(count, what)| counted(count as u64, what)).join(", ");
     let splits =
         |kubelet: &KubeletConfig| kubelet.cpu_manager_policy == "static" && !kubelet.cpu_option("full-pcpus-only");
-    if cores.len() < topology.cpus.len() && facts.kubelet.as_ref().is_ok_and(splits) {
+    if cores.len() < topology.cpus.len() && seen.kubelet.as_ref().is_ok_and(splits) {
         return warn(
             format!("{found}; full-pcpus-only is not set"),
             "a VM can share a core with another pod",
@@ -110,15 +113,15 @@ fn isolcpus_of(cmdline: &str) -> (String, CpuSet) {
 }
 
 /// Whether `isolcpus=` takes CPUs out of the scheduler's balancing. The list in /sys includes those of partitions.
-pub(super) fn isolcpus(facts: &Facts) -> Found {
+pub(super) fn isolcpus(seen: &Observed) -> CheckResult {
     const FIX: &str = "remove isolcpus= from the kernel's command line, reboot; partitions replace it";
-    let (given, cpus) = isolcpus_of(&facts.cmdline);
+    let (given, cpus) = isolcpus_of(&seen.cmdline);
     if given.is_empty() {
         return pass("not set");
     }
-    let state = facts.state();
-    let shared = match &facts.topology {
-        Ok(topology) if facts.allocator.source == CpuSource::Steliad => {
+    let state = seen.state();
+    let shared = match &seen.topology {
+        Ok(topology) if seen.allocator.source == CpuSource::Steliad => {
             let assigned = state.map(CpuManagerState::assigned);
             topology.online().difference(&assigned.unwrap_or_default())
         }

@@ -13,7 +13,7 @@ use stelia_node_plan::start::{StateFiles, problems};
 
 use super::services::reported;
 use super::state_file::unusable;
-use super::{Check, Facts, Found, KUBELET, NO_VMS, Outcome, STATE, fail, note, pass, some, warn};
+use super::{Check, CheckResult, KUBELET, NO_VMS, Observed, Outcome, STATE, fail, first_few, note, pass, warn};
 use crate::plan::forgotten;
 use crate::shared::kernel::numbered;
 
@@ -24,11 +24,11 @@ const UNHIDE: &str = "move --kubelet-arg to kubelet-arg in /etc/rancher/k3s/conf
 const NO_START: &str = "kubelet would not start";
 
 /// Whether it runs, its configuration can be read, and it ignores nothing there.
-pub(super) fn configuration(facts: &Facts) -> Found {
-    let kubelet = match &facts.kubelet {
+pub(super) fn configuration(seen: &Observed) -> CheckResult {
+    let kubelet = match &seen.kubelet {
         Ok(kubelet) => kubelet,
         Err(unread) if unread.keeps_kubelet_from_starting() => return fail(unread.to_string(), NO_START, CORRECT),
-        Err(unread) if facts.allocator.source == CpuSource::Steliad => return pass(unread.to_string()),
+        Err(unread) if seen.allocator.source == CpuSource::Steliad => return pass(unread.to_string()),
         Err(unread) => {
             let fix = "start kubelet with cpuManagerPolicy: static (/usr/share/doc/steliad/kubelet.md)";
             return fail(unread.to_string(), NO_VMS, fix);
@@ -40,12 +40,12 @@ pub(super) fn configuration(facts: &Facts) -> Found {
         return pass("running");
     }
     let fix = "correct or remove them, unless another version of kubelet knows them";
-    warn(some(&ignored), "kubelet ignores these keys", fix)
+    warn(first_few(&ignored), "kubelet ignores these keys", fix)
 }
 
 /// Whether the daemon reads the directory that kubelet writes to.
-pub(super) fn home(facts: &Facts) -> Found {
-    match &facts.home {
+pub(super) fn home(seen: &Observed) -> CheckResult {
+    match &seen.home {
         Ok(read) => pass(read.display().to_string()),
         Err(wrong) => fail(
             wrong,
@@ -68,17 +68,17 @@ pub(super) fn misplaced(proc: &Path) -> Option<(i32, ProcessPlace)> {
 }
 
 /// The first thing that keeps pods' cgroups from where VMs are looked for: below kubepods.
-pub(super) fn cgroups(facts: &Facts) -> Found {
-    let stopped = facts.stopped.as_ref().and_then(|read| read.as_ref().ok());
+pub(super) fn cgroups(seen: &Observed) -> CheckResult {
+    let stopped = seen.stopped.as_ref().and_then(|read| read.as_ref().ok());
     let fix = "drain the node, remove it and the flag of that name from kubelet's configuration, restart kubelet";
-    match facts.kubelet.as_ref().ok().or(stopped) {
+    match seen.kubelet.as_ref().ok().or(stopped) {
         Some(kubelet) if !kubelet.cgroup_root.trim_matches('/').is_empty() => {
             return fail(format!("kubelet has cgroupRoot: {}", kubelet.cgroup_root), NO_VMS, fix);
         }
         Some(kubelet) if !kubelet.cgroups_per_qos => return fail("kubelet has cgroupsPerQOS: false", NO_VMS, fix),
         _ => {}
     }
-    let Some((pid, place)) = &facts.misplaced else {
+    let Some((pid, place)) = &seen.misplaced else {
         return pass("pods are below /kubepods.slice or /kubepods");
     };
     let (place, fix) = match place {
@@ -100,21 +100,21 @@ pub(super) fn cgroups(facts: &Facts) -> Found {
 }
 
 /// Who assigns CPUs, and whether some are reserved, so that the shared CPUs stay the same.
-pub(super) fn policy(facts: &Facts) -> Found {
+pub(super) fn policy(seen: &Observed) -> CheckResult {
     const NONE: &str = "set cpuManagerPolicy: none, remove cpu_manager_state, restart kubelet (allocator.md), unless Guaranteed pods that \
                         are not VMs need exclusive CPUs";
     const STATIC: &str = "set cpuManagerPolicy: static (examples/kubelet-config.yaml), drain the node, remove cpu_manager_state, \
                           restart kubelet";
-    let source = facts.allocator.source;
-    let (reserved, setting) = match (source, &facts.kubelet) {
+    let source = seen.allocator.source;
+    let (reserved, setting) = match (source, &seen.kubelet) {
         (CpuSource::Steliad, Ok(kubelet)) if kubelet.cpu_manager_policy == "static" => {
             let fact = "CPUs are assigned by steliad and by kubelet";
             return warn(fact, "kubelet may give VMs' CPUs to new pods", NONE);
         }
-        (CpuSource::Steliad, _) => (&facts.allocator.reserved, "reserved-cpus"),
+        (CpuSource::Steliad, _) => (&seen.allocator.reserved, "reserved-cpus"),
         (CpuSource::Kubelet, _) => {
-            let kubelet = facts.kubelet()?;
-            let stored = facts.state().map(|state| state.policy.as_str());
+            let kubelet = seen.kubelet()?;
+            let stored = seen.state().map(|state| state.policy.as_str());
             if kubelet.is_overridden(stored) || kubelet.hidden && !kubelet.has_cpu_policy && stored.is_none() {
                 let known = stored.map(|stored| format!("; its state file has cpuManagerPolicy: {stored}"));
                 let fact = format!("k3s hides its command line{}", known.unwrap_or_default());
@@ -135,11 +135,11 @@ pub(super) fn policy(facts: &Facts) -> Found {
 }
 
 /// Two programs that give exclusive CPUs of one node give the same CPU twice.
-pub(super) fn dra(facts: &Facts) -> Found {
-    let drivers = facts.dra.iter();
+pub(super) fn dra(seen: &Observed) -> CheckResult {
+    let drivers = seen.dra.iter();
     let drivers = drivers.map(|(name, file)| format!("{name} ({})", file.display()));
-    let found = some(&drivers.collect::<Vec<_>>());
-    match facts.allocator.source {
+    let found = first_few(&drivers.collect::<Vec<_>>());
+    match seen.allocator.source {
         _ if found.is_empty() => pass("none that assigns CPUs"),
         CpuSource::Steliad => fail(
             format!("{found} and steliad both assign CPUs"),
@@ -154,7 +154,7 @@ pub(super) fn dra(facts: &Facts) -> Found {
     }
 }
 
-/// What the daemon says of kubelet's file, which one finding shows.
+/// What the daemon says of kubelet's file, which one diagnosis shows.
 pub(super) const OF_FILE: [ReasonCode; 3] = [
     ReasonCode::KubeletUnusable,
     ReasonCode::NoSharedCpus,
@@ -162,25 +162,25 @@ pub(super) const OF_FILE: [ReasonCode; 3] = [
 ];
 
 /// What is wrong with `cpu_manager_state`: as the daemon says, or without one as the daemon would say.
-pub(super) fn state(facts: &Facts) -> Found {
+pub(super) fn state(seen: &Observed) -> CheckResult {
     // With what these find the file cannot be used either.
     let causes: [(&str, Check); 3] = [("kubelet-home", home), ("kubelet-policy", policy), ("dra-driver", dra)];
-    let is_failed = |check: Check| check(facts).is_ok_and(|found| found.outcome == Outcome::Fail);
+    let is_failed = |check: Check| check(seen).is_ok_and(|found| found.outcome == Outcome::Fail);
     if let Some((cause, _)) = causes.into_iter().find(|(_, check)| is_failed(*check)) {
         return Err(cause);
     }
-    let is_kubelets = facts.allocator.source == CpuSource::Kubelet;
-    let why = match &facts.files.cpus {
+    let is_kubelets = seen.allocator.source == CpuSource::Kubelet;
+    let why = match &seen.files.cpus {
         Err(unusable) => Some(unusable.text.clone()),
         Ok(Some(state)) => unusable(state).filter(|_| is_kubelets),
-        Ok(None) if is_kubelets && facts.told.is_err() => {
-            facts.kubelet()?;
+        Ok(None) if is_kubelets && seen.described.is_err() => {
+            seen.kubelet()?;
             Some("cpu_manager_state: No such file".to_owned())
         }
         Ok(None) => None,
     };
     let read = why.map(|why| Reason::of_node(ReasonCode::KubeletUnusable, why));
-    let reason = match &facts.told {
+    let reason = match &seen.described {
         Ok(told) => told.problems.iter().find(|reason| OF_FILE.contains(&reason.code)),
         Err(_) => read.as_ref(),
     };
@@ -188,17 +188,17 @@ pub(super) fn state(facts: &Facts) -> Found {
 }
 
 /// Whether kubelet starts with its configuration and its state files.
-pub(super) fn start(facts: &Facts) -> Found {
-    let kubelet = match (&facts.kubelet, &facts.stopped) {
+pub(super) fn start(seen: &Observed) -> CheckResult {
+    let kubelet = match (&seen.kubelet, &seen.stopped) {
         (Ok(kubelet), _) | (Err(_), Some(Ok(kubelet))) => kubelet,
         (Err(_), Some(Err(unread))) => return fail(unread.to_string(), NO_START, CORRECT),
         (Err(_), None) => return Err(KUBELET),
     };
-    // One that cannot be used has a finding of its own.
-    let cpus = facts.files.cpus.as_ref().map_err(|_| STATE)?.as_ref();
-    let memory = facts.files.memory.as_ref().ok().and_then(Option::as_ref);
-    let mut found = problems(kubelet, facts.machine.as_ref(), StateFiles { cpus, memory });
-    let unusable = facts.files.unusable(kubelet, None);
+    // One that cannot be used has a diagnosis of its own.
+    let cpus = seen.files.cpus.as_ref().map_err(|_| STATE)?.as_ref();
+    let memory = seen.files.memory.as_ref().ok().and_then(Option::as_ref);
+    let mut found = problems(kubelet, seen.machine.as_ref(), StateFiles { cpus, memory });
+    let unusable = seen.files.unusable(kubelet, None);
     let (damaged, unknown): (Vec<_>, Vec<_>) = unusable.partition(|(_, unusable)| unusable.is_damaged);
     found.extend(damaged.into_iter().map(|(file, unusable)| StartProblem::State {
         file,
@@ -206,7 +206,7 @@ pub(super) fn start(facts: &Facts) -> Found {
         instead: String::new(),
     }));
     if found.is_empty() {
-        return match (unknown.first(), &facts.files.devices) {
+        return match (unknown.first(), &seen.files.devices) {
             (Some((_, unusable)), _) => note(&unusable.text, "whether kubelet starts with it is unknown", ""),
             (None, Ok(_)) => pass("its state files match its settings"),
             (None, Err(unusable)) if unusable.is_damaged => warn(

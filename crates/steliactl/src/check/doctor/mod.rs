@@ -1,11 +1,11 @@
 //! `doctor`: whether this node is ready for VMs. It needs no daemon. What a running one says is wrong on the node is shown, and not
 //! checked again.
 //!
-//! The facts are read once. A check is a pure function of them.
+//! The seen are read once. A check is a pure function of them.
 
-mod facts;
 mod host;
 mod kubelet;
+mod observed;
 mod services;
 mod state_file;
 mod vms;
@@ -17,14 +17,14 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::check::some;
+use crate::check::first_few;
 use crate::shared::daemon::{Description, Failure};
 use crate::shared::output::{Meaning, Render, TextStyle, paragraph, stacked};
-use facts::Facts;
-pub(super) use facts::systemd;
-pub(crate) use state_file::gather as state_file;
+use observed::Observed;
+pub(super) use observed::systemd;
+pub(crate) use state_file::read_state_file;
 
-/// In the order in which findings are printed.
+/// In the order in which diagnoses are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Outcome {
@@ -52,7 +52,7 @@ impl Outcome {
 
 /// What a check found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Finding {
+struct Diagnosis {
     /// The check's name, which documents quote; of what the daemon says, the reason's code.
     check: &'static str,
     outcome: Outcome,
@@ -66,11 +66,11 @@ struct Finding {
 }
 
 /// `Err`: the check is skipped, because the one of this name did not pass.
-type Found = Result<Finding, &'static str>;
-type Check = fn(&Facts) -> Found;
+type CheckResult = Result<Diagnosis, &'static str>;
+type Check = fn(&Observed) -> CheckResult;
 
-fn found(outcome: Outcome, fact: impl Into<String>, effect: &'static str, fix: impl Into<String>) -> Finding {
-    Finding {
+fn diagnosis(outcome: Outcome, fact: impl Into<String>, effect: &'static str, fix: impl Into<String>) -> Diagnosis {
+    Diagnosis {
         check: "",
         outcome,
         fact: fact.into(),
@@ -80,20 +80,20 @@ fn found(outcome: Outcome, fact: impl Into<String>, effect: &'static str, fix: i
     }
 }
 
-fn pass(fact: impl Into<String>) -> Found {
-    Ok(found(Outcome::Pass, fact, "", ""))
+fn pass(fact: impl Into<String>) -> CheckResult {
+    Ok(diagnosis(Outcome::Pass, fact, "", ""))
 }
 
-fn note(fact: impl Into<String>, effect: &'static str, fix: impl Into<String>) -> Found {
-    Ok(found(Outcome::Note, fact, effect, fix))
+fn note(fact: impl Into<String>, effect: &'static str, fix: impl Into<String>) -> CheckResult {
+    Ok(diagnosis(Outcome::Note, fact, effect, fix))
 }
 
-fn warn(fact: impl Into<String>, effect: &'static str, fix: impl Into<String>) -> Found {
-    Ok(found(Outcome::Warn, fact, effect, fix))
+fn warn(fact: impl Into<String>, effect: &'static str, fix: impl Into<String>) -> CheckResult {
+    Ok(diagnosis(Outcome::Warn, fact, effect, fix))
 }
 
-fn fail(fact: impl Into<String>, effect: &'static str, fix: impl Into<String>) -> Found {
-    Ok(found(Outcome::Fail, fact, effect, fix))
+fn fail(fact: impl Into<String>, effect: &'static str, fix: impl Into<String>) -> CheckResult {
+    Ok(diagnosis(Outcome::Fail, fact, effect, fix))
 }
 
 /// An effect that several checks name.
@@ -129,46 +129,46 @@ const CHECKS: [(&str, Check); 22] = [
     ("locality", vms::locality),
 ];
 
-fn examine(facts: &Facts) -> Vec<Finding> {
-    let checked = CHECKS.iter().map(|(check, run)| match run(facts) {
-        Ok(finding) => Finding { check, ..finding },
-        Err(needs) => Finding {
+fn examine(seen: &Observed) -> Vec<Diagnosis> {
+    let checked = CHECKS.iter().map(|(check, run)| match run(seen) {
+        Ok(diagnosis) => Diagnosis { check, ..diagnosis },
+        Err(needs) => Diagnosis {
             check,
             needs: Some(needs),
-            ..found(Outcome::Skip, format!("needs {needs}"), "", "")
+            ..diagnosis(Outcome::Skip, format!("needs {needs}"), "", "")
         },
     });
-    checked.chain(services::problems(facts)).collect()
+    checked.chain(services::problems(seen)).collect()
 }
 
-/// All findings; as JSON a list of them.
+/// All diagnoses; as JSON a list of them.
 #[derive(Debug, Default, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Examined {
-    findings: Vec<Finding>,
+    diagnoses: Vec<Diagnosis>,
     /// Whether checks that passed or were skipped are printed too.
     #[serde(skip)]
     verbose: bool,
 }
 
-/// Runs all checks on the node below `root`. `told`: what the daemon says of it.
-pub(crate) async fn gather(root: &Path, told: Result<Description, Failure>, verbose: bool) -> Examined {
-    let mut facts = Facts::read(root, told);
+/// Runs all checks on the node below `root`. `described`: what the daemon says of it.
+pub(crate) async fn gather(root: &Path, described: Result<Description, Failure>, verbose: bool) -> Examined {
+    let mut seen = Observed::read(root, described);
     // It speaks of this host only.
     if root == Path::new("/") {
-        facts.read_units().await;
+        seen.read_units().await;
     }
-    let findings = examine(&facts);
-    Examined { findings, verbose }
+    let diagnoses = examine(&seen);
+    Examined { diagnoses, verbose }
 }
 
 impl Examined {
-    fn count(&self, is: impl Fn(&Finding) -> bool) -> usize {
-        self.findings.iter().filter(|one| is(one)).count()
+    fn count(&self, is: impl Fn(&Diagnosis) -> bool) -> usize {
+        self.diagnoses.iter().filter(|one| is(one)).count()
     }
 
     /// The fact, and how many checks were skipped because of it.
-    fn fact(&self, one: &Finding) -> String {
+    fn fact(&self, one: &Diagnosis) -> String {
         match self.count(|other| other.needs == Some(one.check)) {
             skipped if skipped == 0 || one.outcome == Outcome::Pass => one.fact.clone(),
             1 => format!("{}; 1 check needs it and was skipped", one.fact),
@@ -180,7 +180,7 @@ impl Examined {
 impl Render for Examined {
     fn text(&self, style: TextStyle) -> String {
         let all = self.verbose || style.wide;
-        let mut shown: Vec<&Finding> = self.findings.iter().collect();
+        let mut shown: Vec<&Diagnosis> = self.diagnoses.iter().collect();
         shown.retain(|one| all || one.outcome < Outcome::Pass);
         shown.sort_by_key(|one| one.outcome);
         let blocks = shown.into_iter();
@@ -191,12 +191,14 @@ impl Render for Examined {
         let mut text: String = blocks.collect();
         if style.legend {
             let outcome = |outcome| self.count(|one| one.outcome == outcome);
+            let skipped = Some(outcome(Outcome::Skip)).filter(|count| *count > 0);
             let summary = format!(
-                "{} passed{}, {} skipped. This node is {}ready for VMs.",
+                "{} passed{}{}. {}.",
                 outcome(Outcome::Pass),
                 if all { "" } else { " (-v)" },
-                outcome(Outcome::Skip),
-                if outcome(Outcome::Fail) > 0 { "not " } else { "" },
+                skipped.map_or(String::new(), |count| format!(", {count} skipped")),
+                self.failure().map_or("This node is ready for VMs".to_owned(), |not| not
+                    .replace("this", "This")),
             );
             text += &paragraph(&summary, style);
         }
@@ -204,7 +206,7 @@ impl Render for Examined {
     }
 
     fn failure(&self) -> Option<String> {
-        let failed = self.findings.iter().filter(|one| one.outcome == Outcome::Fail);
+        let failed = self.diagnoses.iter().filter(|one| one.outcome == Outcome::Fail);
         let failed: Vec<&str> = failed.map(|one| one.check).collect();
         (!failed.is_empty()).then(|| format!("this node is not ready for VMs: {}", failed.join(", ")))
     }

@@ -5,13 +5,13 @@ use stelia_api::quiet::Irqbalance;
 use stelia_api::{Reason, ReasonCode};
 
 use super::kubelet::OF_FILE;
-use super::{Facts, Finding, Found, Outcome, fail, found, note, pass, warn};
+use super::{CheckResult, Diagnosis, Observed, Outcome, diagnosis, fail, note, pass, warn};
 use crate::check::noise::NOT_REPORTED;
 use crate::shared::daemon::{Failure, is_reported};
 use crate::shared::output::counted;
 
 /// The daemon's words.
-pub(super) fn reported(reason: &Reason) -> Finding {
+pub(super) fn reported(reason: &Reason) -> Diagnosis {
     let outcome = match reason.code {
         ReasonCode::KubeletUnusable | ReasonCode::NoSharedCpus | ReasonCode::SystemdSilent => Outcome::Fail,
         _ => Outcome::Warn,
@@ -20,26 +20,26 @@ pub(super) fn reported(reason: &Reason) -> Finding {
         "run steliactl doctor" => "see /usr/share/doc/steliad/troubleshooting.md",
         fix => fix,
     };
-    found(outcome, &reason.text, reason.code.effect(), fix)
+    diagnosis(outcome, &reason.text, reason.code.effect(), fix)
 }
 
 /// What the daemon says is wrong on the node, but for kubelet's file.
-pub(super) fn problems(facts: &Facts) -> impl Iterator<Item = Finding> {
-    let problems = facts.told.iter().flat_map(|told| &told.problems);
+pub(super) fn problems(seen: &Observed) -> impl Iterator<Item = Diagnosis> {
+    let problems = seen.described.iter().flat_map(|told| &told.problems);
     problems
         .filter(|reason| !OF_FILE.contains(&reason.code))
-        .map(|reason| Finding {
+        .map(|reason| Diagnosis {
             check: reason.code.name(),
             ..reported(reason)
         })
 }
 
 /// It needs no daemon to be ready: the socket, kubelet's next change and every call start it.
-pub(super) fn daemon(facts: &Facts) -> Found {
+pub(super) fn daemon(seen: &Observed) -> CheckResult {
     const EFFECT: &str = "nothing is repaired; running VMs stay isolated";
     const JOURNAL: &str = "journalctl -u steliad";
-    let state = facts.units.get("steliad.service").map(|(state, _)| state.as_str());
-    match (&facts.told, state) {
+    let state = seen.units.get("steliad.service").map(|(state, _)| state.as_str());
+    match (&seen.described, state) {
         (Ok(told), _) => pass(format!("running, version {}", told.version)),
         (Err(Failure::NotRunning(_)), None | Some("inactive")) => {
             warn("not running", EFFECT, "systemctl start steliad")
@@ -51,8 +51,8 @@ pub(super) fn daemon(facts: &Facts) -> Found {
     }
 }
 
-pub(super) fn socket(facts: &Facts) -> Found {
-    if facts.socket {
+pub(super) fn socket(seen: &Observed) -> CheckResult {
+    if seen.socket {
         return pass("/run/stelia/runner/socket");
     }
     let fix = "systemctl enable --now steliad-runner.socket";
@@ -60,14 +60,14 @@ pub(super) fn socket(facts: &Facts) -> Found {
 }
 
 /// Whether the plugin runs and kubelet knows of it, by its status (`status.rs` in `crates/device-plugin`). Running VMs are not affected.
-pub(super) fn device_plugin(facts: &Facts) -> Found {
+pub(super) fn device_plugin(seen: &Observed) -> CheckResult {
     const JOURNAL: &str = "journalctl -u steliad-device-plugin";
-    if let Err(why) = &facts.has_plugin_folder {
+    if let Err(why) = &seen.has_plugin_folder {
         let fact = format!("whether kubelet has a plugin directory is not known: {why}");
         return note(fact, "", "run steliactl doctor as root");
     }
-    match facts.units.get("steliad-device-plugin.service") {
-        _ if facts.has_plugin_folder == Ok(false) => pass("off: kubelet has no plugin directory"),
+    match seen.units.get("steliad-device-plugin.service") {
+        _ if seen.has_plugin_folder == Ok(false) => pass("off: kubelet has no plugin directory"),
         None => note("systemd does not say whether it runs", "", ""),
         Some((state, _)) if state != "active" => warn(
             format!("not running ({state})"),
@@ -80,8 +80,8 @@ pub(super) fn device_plugin(facts: &Facts) -> Found {
 }
 
 /// Whether interrupts are steered, and with what success. Without VMs nothing is asked of steliad-quiet.
-pub(super) fn steering(facts: &Facts) -> Found {
-    let told = facts.told()?;
+pub(super) fn steering(seen: &Observed) -> CheckResult {
+    let told = seen.description()?;
     let quiet = &told.node.quiet;
     let remaining = quiet.report.remaining.iter();
     let left = remaining.filter(|one| is_reported(told, one)).count() as u64;
@@ -105,8 +105,8 @@ pub(super) fn steering(facts: &Facts) -> Found {
 }
 
 /// Whether the ledger is on, and can name tasks.
-pub(super) fn ledger(facts: &Facts) -> Found {
-    let ledger = &facts.told()?.node.ledger;
+pub(super) fn ledger(seen: &Observed) -> CheckResult {
+    let ledger = &seen.description()?.node.ledger;
     if !ledger.enabled {
         let fix = "set ledger = true in /etc/stelia/steliad.toml, systemctl reload steliad";
         return note("off", "", fix);
@@ -119,7 +119,7 @@ pub(super) fn ledger(facts: &Facts) -> Found {
             "journalctl -u steliad",
         );
     }
-    if !facts.tracing {
+    if !seen.tracing {
         let fix = "run steliactl doctor as root; then see /sys/kernel/security/lockdown";
         return note("tracefs is not mounted or not readable", "it cannot name tasks", fix);
     }

@@ -44,7 +44,7 @@ struct Assignment {
 }
 
 /// Reads a file. `root` is `/`, `pods` are the names of its pods.
-pub(crate) fn gather(path: &Path, root: &Path, pods: &Pods) -> StateFile {
+pub(crate) fn read_state_file(path: &Path, root: &Path, pods: &Pods) -> StateFile {
     let file = path.display().to_string();
     let state = match read(path) {
         Ok(state) => state,
@@ -136,13 +136,17 @@ const COLUMNS: [Column<Assignment>; 4] = [
 ];
 
 impl StateFile {
-    /// The text beside these fixes: a fix that is among them is printed already, and so is its reason.
-    pub(crate) fn text_beside(&self, fixes: &[&str], style: TextStyle) -> String {
-        let fix = remedy_of_file(&self.reason).filter(|_| !self.reason.is_empty());
-        let (usable, fix) = match (self.reason.as_str(), fix.unwrap_or_default()) {
-            (_, told) if !told.is_empty() && fixes.contains(&told) => ("no".to_owned(), ""),
-            ("", _) => ("yes".to_owned(), ""),
-            (reason, fix) => (format!("no: {reason}"), fix),
+    /// Whether steliad acts on it.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.reason.is_empty()
+    }
+}
+
+impl Render for StateFile {
+    fn text(&self, style: TextStyle) -> String {
+        let usable = match self.reason.as_str() {
+            "" => "yes".to_owned(),
+            reason => format!("no: {reason}"),
         };
         let rows = [
             ("File", self.file.clone()),
@@ -152,19 +156,13 @@ impl StateFile {
             ("Shared pool", self.shared_pool.to_string()),
             ("Unknown keys", self.unknown_keys.join(", ")),
             ("Usable", usable),
-            ("Fix", fix.to_owned()),
+            ("Fix", remedy_of_file(&self.reason).unwrap_or_default().to_owned()),
         ];
         let text = properties(rows.into_iter().filter(|(_, value)| !value.is_empty()), style);
         if self.assignments.is_empty() {
             return text;
         }
         format!("{text}\n{}", table(&COLUMNS, &self.assignments, style))
-    }
-}
-
-impl Render for StateFile {
-    fn text(&self, style: TextStyle) -> String {
-        self.text_beside(&[], style)
     }
 
     fn failure(&self) -> Option<String> {

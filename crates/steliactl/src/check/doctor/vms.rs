@@ -8,7 +8,7 @@ use stelia_kernel::containers::{container_levels, least_limit_milli, pod_contain
 use stelia_kernel::locality::{Locality, NodeMemory, size};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState};
 
-use super::{Facts, Found, STATE, note, pass, some, warn};
+use super::{CheckResult, Observed, STATE, first_few, note, pass, warn};
 use crate::shared::daemon::{Pod, Pods};
 use crate::shared::output::counted;
 
@@ -29,10 +29,10 @@ pub(crate) fn is_large(locality: &Locality) -> bool {
 }
 
 /// Automatic NUMA balancing unmaps pages to see who uses them, which KVM has to follow for each range of a guest's memory.
-pub(super) fn numa_balancing(facts: &Facts) -> Found {
-    let vms = facts.told.iter().flat_map(|told| told.locality.instances.values());
+pub(super) fn numa_balancing(seen: &Observed) -> CheckResult {
+    let vms = seen.described.iter().flat_map(|told| told.locality.instances.values());
     let large = vms.filter(|vm| is_large(vm)).count() as u64;
-    if !facts.numa_balancing || large == 0 {
+    if !seen.numa_balancing || large == 0 {
         return pass("off, or no VM is large");
     }
     let fact = format!("on, with {} of many NUMA nodes or much memory", counted(large, "VM"));
@@ -69,16 +69,16 @@ pub(super) fn low_quotas(root: &Path, state: Option<&CpuManagerState>) -> Result
 }
 
 /// As crun before 1.22 writes a quota where kubelet sets none.
-pub(super) fn quotas(facts: &Facts) -> Found {
+pub(super) fn quotas(seen: &Observed) -> CheckResult {
     // Without it the exclusive CPUs are not known.
-    if facts.files.cpus.is_err() {
+    if seen.files.cpus.is_err() {
         return Err(STATE);
     }
-    match &facts.low_quotas {
+    match &seen.low_quotas {
         Err(why) => note(format!("cannot read the CPU quotas of containers: {why}"), "", ""),
         Ok(low) if low.is_empty() => pass("no CPU quota is below the exclusive CPUs of its container"),
         Ok(low) => warn(
-            some(low),
+            first_few(low),
             "the kernel throttles these containers",
             "restart them; if the quota is 1 %, install crun 1.22 or newer, or use runc, before (containers/crun issue 1794)",
         ),
@@ -86,8 +86,8 @@ pub(super) fn quotas(facts: &Facts) -> Found {
 }
 
 /// How much memory of VMs is in `stelia.slice`, outside their pods' cgroups, where kubelet does not count it.
-pub(super) fn memory(facts: &Facts) -> Found {
-    let told = facts.told()?;
+pub(super) fn memory(seen: &Observed) -> CheckResult {
+    let told = seen.description()?;
     let (slice, vms) = (CgroupPath::slice(), told.node.instances.iter());
     let outside = vms.filter(|(_, one)| one.scope.is_within(&slice));
     let usage = outside.filter_map(|(pod, _)| told.usage.get(pod));
@@ -103,8 +103,8 @@ pub(super) fn memory(facts: &Facts) -> Found {
 }
 
 /// The VMs with remote memory or devices.
-pub(super) fn locality(facts: &Facts) -> Found {
-    let told = facts.told()?;
+pub(super) fn locality(seen: &Observed) -> CheckResult {
+    let told = seen.description()?;
     let (pods, vms) = (Pods::of(told), &told.locality.instances);
     let remote = vms.iter().filter_map(|(pod, vm)| {
         let problems: Vec<String> = vm.memory_problem().into_iter().chain(vm.devices_problem()).collect();
@@ -115,7 +115,7 @@ pub(super) fn locality(facts: &Facts) -> Found {
         (Some((first, _)), _) => {
             let remote: Vec<String> = remote.iter().map(|(pod, what)| format!("{pod}: {what}")).collect();
             let fix = format!("steliactl why {first}");
-            warn(some(&remote), "its vCPUs wait longer for them", fix)
+            warn(first_few(&remote), "its vCPUs wait longer for them", fix)
         }
         (None, Some(why)) => warn(
             format!("cannot read where devices are: {why}"),

@@ -66,7 +66,7 @@ impl Render for VmAccount {
             let (_, word, counts) = rows::guarantee(&self.sums());
             let mut facts = vec![("Guarantee", format!("{word}: {counts}"))];
             facts.extend(self.fixes());
-            facts.extend(rows::facts(account));
+            facts.extend(rows::coverage(account));
             facts.push(("Period", format!("{period} UTC")));
             facts.push(("Last entry", account.seq.to_string()));
             facts.push(("Its hash", account.hash.clone()));

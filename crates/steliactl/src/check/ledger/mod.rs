@@ -1,10 +1,10 @@
 //! `ledger`: who ran on the VMs' CPUs, when and for how long, and whether the record of it is what was written.
 
 mod account;
+mod html;
 mod options;
-mod page;
-mod proof;
 mod rows;
+mod verification;
 
 #[cfg(test)]
 pub(crate) mod testing;
@@ -27,10 +27,10 @@ use crate::shared::daemon::{Client, Failure, Pod, Pods, VmPattern, is_glob, name
 use crate::shared::kernel::Roots;
 use crate::shared::output::{OutputOptions, now};
 use account::{All, VmAccount};
+pub use html::page_of;
 use options::About;
 pub(crate) use options::LedgerOptions;
-pub use page::page_of;
-use proof::Proof;
+use verification::Verification;
 
 /// The ledger files, below the root directory (systemd's `StateDirectory=` of the daemon).
 const FILES: &str = "var/lib/stelia/ledger";
@@ -39,7 +39,7 @@ const FILES: &str = "var/lib/stelia/ledger";
 type Period = (u64, u64);
 
 /// Where accounts come from: the daemon, which looks at the counters for it, or copied ledger files, which are read here without one.
-pub(crate) enum Source {
+pub(crate) enum LedgerReader {
     Daemon(Client),
     Copy(PathBuf),
 }
@@ -55,37 +55,37 @@ pub(crate) async fn run(
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
     let directory = match &asked.about {
-        Some(About::Key) => return output_options.print(&proof::key(&client().await?).await?),
+        Some(About::Key) => return output_options.print(&verification::key(&client().await?).await?),
         Some(About::Verify {
             directory: Some(directory),
             key,
             expect,
         }) => {
             let verdict = verdict(directory, key, expect.as_ref())?;
-            return output_options.print(&Proof::of(verdict, key.is_empty()));
+            return output_options.print(&Verification::of(verdict, key.is_empty()));
         }
         _ => &asked.directory,
     };
-    let source = match directory {
-        Some(directory) => Source::Copy(directory.clone()),
-        None => Source::Daemon(client().await?),
+    let reader = match directory {
+        Some(directory) => LedgerReader::Copy(directory.clone()),
+        None => LedgerReader::Daemon(client().await?),
     };
     if asked.about.is_some() {
-        return output_options.print(&source.proof().await?);
+        return output_options.print(&reader.verification().await?);
     }
     let period = asked.period(now())?;
-    match (&asked.vm, &source, asked.watch) {
-        (None, ..) => output_options.print(&source.all(period).await?),
-        (Some(vm), Source::Daemon(client), Some(time)) => {
+    match (&asked.vm, &reader, asked.watch) {
+        (None, ..) => output_options.print(&reader.all(period).await?),
+        (Some(vm), LedgerReader::Daemon(client), Some(time)) => {
             output_options.print(&account::watch(client, vm.as_str(), time).await?)
         }
-        (Some(vm), ..) if asked.html => page::html(&source, vm.as_str(), period, roots).await,
-        (Some(vm), ..) if is_glob(vm.as_str()) => output_options.print(&source.all(period).await?.fitting(vm)?),
-        (Some(vm), ..) => output_options.print(&source.one(vm.as_str(), period).await?),
+        (Some(vm), ..) if asked.html => html::report(&reader, vm.as_str(), period, roots).await,
+        (Some(vm), ..) if is_glob(vm.as_str()) => output_options.print(&reader.all(period).await?.fitting(vm)?),
+        (Some(vm), ..) => output_options.print(&reader.one(vm.as_str(), period).await?),
     }
 }
 
-impl Source {
+impl LedgerReader {
     /// The daemon; without one the files below `root`, which only root may read.
     pub(crate) fn of_node(client: Option<&Client>, root: &Path) -> Self {
         client.map_or_else(|| Self::Copy(root.join(FILES)), |client| Self::Daemon(client.clone()))
@@ -128,8 +128,8 @@ impl Source {
     }
 
     /// Whether the ledger files are what was written.
-    pub(crate) async fn proof(&self) -> Result<Proof, Failure> {
-        Ok(Proof::of(self.verdict().await?, matches!(self, Self::Copy(_))))
+    pub(crate) async fn verification(&self) -> Result<Verification, Failure> {
+        Ok(Verification::of(self.verdict().await?, matches!(self, Self::Copy(_))))
     }
 }
 
@@ -166,7 +166,7 @@ pub(super) async fn above_guarantee(
     client: &Client,
     selected: Option<&BTreeSet<String>>,
 ) -> Result<Vec<(Pod, String)>, Failure> {
-    let All(all) = Source::Daemon(client.clone()).all(yesterday()).await?;
+    let All(all) = LedgerReader::Daemon(client.clone()).all(yesterday()).await?;
     let has = |one: &&VmAccount| selected.is_none_or(|selected| selected.contains(&one.pod.pod_uid));
     let sums = all.iter().filter(has).map(|one| (one.pod.clone(), one.sums()));
     let broken = sums.filter(|(_, sums)| rows::is_broken(sums));

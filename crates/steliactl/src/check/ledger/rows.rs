@@ -86,7 +86,7 @@ pub(super) const GAPS: [Column<Gap>; 4] = [
     column("FROM", |gap: &Gap| clock(gap.from_us)),
     column("FOR", |gap: &Gap| lasted(gap.from_us, gap.until_us)).right(),
     column("CPUS", |gap: &Gap| gap.cpus.clone()).yields(1),
-    column("WHY", |gap: &Gap| why(gap.why).to_owned()).wraps(),
+    column("WHY", |gap: &Gap| gap_cause(gap.why).to_owned()).wraps(),
 ];
 
 /// A kind, its CPUs, and the sums over them.
@@ -231,7 +231,7 @@ pub(super) fn guarantee(sums: &Day) -> (&'static str, &'static str, String) {
 }
 
 /// What else matters of an account.
-pub(super) fn facts(account: &Account) -> Vec<(&'static str, String)> {
+pub(super) fn coverage(account: &Account) -> Vec<(&'static str, String)> {
     let covered = share(account.promised_us, account.covered_us);
     let is_part = account.covered_us < account.promised_us;
     let rest = if is_part { ", nothing is known of the rest" } else { "" };
@@ -293,7 +293,7 @@ pub(super) fn between(from_us: u64, until_us: u64) -> String {
     }
 }
 
-fn why(why: Closed) -> &'static str {
+fn gap_cause(why: Closed) -> &'static str {
     match why {
         Closed::Ended => "its threads ended",
         Closed::Moved => "its threads moved to other CPUs",

@@ -11,8 +11,8 @@ use stelia_ledger::verdict::{Fault, Verdict};
 use tempfile::TempDir;
 
 use super::account::{All, VmAccount, Watched};
-use super::proof::Proof;
 use super::testing::{good, october, quiet};
+use super::verification::Verification;
 use super::*;
 use crate::shared::output::manual::explained;
 use crate::shared::output::{Form, Render, TextStyle};
@@ -43,7 +43,7 @@ fn a_quiet_month_has_neither_windows_nor_gaps() {
 
 #[test]
 fn an_empty_ledger_has_no_entries() {
-    let text = text(&Proof::of(Verdict::default(), false));
+    let text = text(&Verification::of(Verdict::default(), false));
     says(&text, &["Entries:", "none"]);
     never_says(&text, &["0 to 0"]);
 }
@@ -167,7 +167,7 @@ fn broken() -> Verdict {
 
 #[test]
 fn a_ledger_that_was_modified_fails_and_says_where() {
-    let proof = Proof::of(broken(), false);
+    let proof = Verification::of(broken(), false);
     insta::assert_snapshot!(text(&proof));
     assert_eq!(proof.failure().unwrap(), "the ledger was modified: 1 fault");
     assert!(page(october(), broken()).contains("The ledger was modified: 1 fault."));
@@ -175,15 +175,15 @@ fn a_ledger_that_was_modified_fails_and_says_where() {
 
 #[test]
 fn a_ledger_that_is_good_succeeds_and_a_copy_without_a_key_is_verified_by_nothing() {
-    assert_eq!(Proof::of(good(), false).failure(), None);
-    insta::assert_snapshot!(text(&Proof::of(good(), true)));
+    assert_eq!(Verification::of(good(), false).failure(), None);
+    insta::assert_snapshot!(text(&Verification::of(good(), true)));
     let verdict = Verdict {
         vouched_seq: 40_300,
         vouched_by: "q1w2".to_owned(),
         ..good()
     };
     says(
-        &text(&Proof::of(verdict, false)),
+        &text(&Verification::of(verdict, false)),
         &["key q1w2, up to entry 40300", "entries 40301 to 40400"],
     );
 }
@@ -192,7 +192,7 @@ fn a_ledger_that_is_good_succeeds_and_a_copy_without_a_key_is_verified_by_nothin
 fn a_ledger_that_nothing_verifies_is_a_failure_and_not_called_modified() {
     let mut verdict = good();
     verdict.faults.push(Fault::from("no entry is verified".to_owned()));
-    let proof = Proof::of(verdict, false);
+    let proof = Verification::of(verdict, false);
     assert!(!proof.failure().unwrap().contains("modified"));
     says(&text(&proof), &["FAIL  no entry is verified"]);
 }
@@ -271,7 +271,7 @@ fn every_member_of_the_json_is_documented() {
         pod: Pod::default(),
         attribution: october().attributions.remove(0),
     };
-    let proof = Proof::of(broken(), true);
+    let proof = Verification::of(broken(), true);
     for (section, value) in [
         ("ledger VM", serde_json::to_value(VmAccount::of(october())).unwrap()),
         ("ledger VM --watch", serde_json::to_value(&watched).unwrap()),

@@ -15,17 +15,22 @@ use serde::Serialize;
 use stelia_api::quiet::{Problem, Quiet, RemainingCause};
 use stelia_cpus::CpuSet;
 
-use super::some;
+use super::{first_few, group_by_key};
 use crate::shared::daemon::{Client, Description, Failure, Pod, Selection, is_reported, whose};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{Fired, interrupts, measured};
-use crate::shared::output::{Column, Meaning, Render, TextStyle, column, counted, paragraph, stacked, table};
+use crate::shared::output::{
+    Column, Meaning, Render, TextStyle, column, counted, paragraph, printable, stacked, table,
+};
 
 /// Prefix of the name of a workqueue's rescuer, a thread that runs only when memory is short.
 const RESCUER: &str = "kworker/R-";
 
 /// What is known before `steliad-quiet` has answered for the first time.
-pub(crate) const NOT_REPORTED: &str = "no interrupt data yet from steliad-quiet";
+pub(crate) const NOT_REPORTED: &str = "steliad-quiet has not reported";
+
+const JOURNAL: &str = "journalctl -eu steliad-quiet";
+const UNCOUNTED: &str = "device interrupts could not be counted";
 
 /// How long device interrupts are counted.
 pub(super) const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
@@ -43,6 +48,9 @@ pub(crate) struct Noise {
     /// What was done on the node.
     #[serde(skip)]
     quiet: Arc<Quiet>,
+    /// Whether device interrupts could be counted.
+    #[serde(skip)]
+    is_counted: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -50,7 +58,7 @@ struct VmNoise {
     #[serde(flatten)]
     pod: Pod,
     exclusive_cpus: CpuSet,
-    /// Device interrupts on its CPUs, without those of its own devices. `None` where they cannot be counted.
+    /// Device interrupts on its CPUs, without those of its own devices. `None` where they cannot be counted, or all its CPUs are offline.
     interrupts_per_second: Option<u64>,
     /// The same since steliad started. `None` where no ledger is kept, or it has not read them yet.
     interrupts_by_ledger: Option<u64>,
@@ -91,6 +99,7 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
     // A VM without CPUs of its own has none that could be disturbed.
     let instances = described.node.instances.iter();
     let instances = instances.filter(|(uid, one)| !one.exclusive.is_empty() && has(uid.as_str()));
+    let online = described.node.topology.online();
     let mut firing = BTreeMap::<u32, (CpuSet, u64)>::new();
     let vms = instances.map(|(uid, one)| {
         let locality = described.locality.instances.get(uid.as_str());
@@ -106,7 +115,7 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
         VmNoise {
             pod: Pod::of(uid, one),
             exclusive_cpus: one.exclusive.clone(),
-            interrupts_per_second: fired.map(|_| sum),
+            interrupts_per_second: fired.filter(|_| !one.exclusive.is_disjoint(&online)).map(|_| sum),
             interrupts_by_ledger: by_ledger.map(|one| one.devices),
         }
     });
@@ -189,6 +198,7 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
         sources,
         problems: problems.cloned().collect(),
         quiet: quiet.clone(),
+        is_counted: fired.is_some(),
         vms,
     }
 }
@@ -197,6 +207,7 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
 fn fix_of_steering(quiet: &Quiet) -> &'static str {
     match quiet.steering.as_str() {
         "off" => "set irq-steering = \"shared\" in /etc/stelia/steliad.toml, then systemctl reload steliad",
+        _ if quiet.problem.is_some() => JOURNAL,
         _ => "systemctl enable --now steliad-quiet.socket",
     }
 }
@@ -215,18 +226,6 @@ const SOURCES: [Column<Source>; 7] = [
 
 fn number(count: Option<u64>) -> String {
     count.map(|count| count.to_string()).unwrap_or_default()
-}
-
-/// Values with the same key, in the order in which they come.
-fn together<K: PartialEq, V>(all: impl Iterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
-    let mut groups: Vec<(K, Vec<V>)> = Vec::new();
-    for (key, value) in all {
-        match groups.iter_mut().find(|(other, _)| *other == key) {
-            Some((_, values)) => values.push(value),
-            None => groups.push((key, vec![value])),
-        }
-    }
-    groups
 }
 
 impl Source {
@@ -250,36 +249,38 @@ impl Noise {
         self.sources.iter().filter(|one| one.disturbs)
     }
 
-    /// Whether the device interrupts on the CPUs of each VM could be counted.
-    fn is_counted(&self) -> bool {
-        let mut vms = self.vms.iter();
-        vms.all(|vm| vm.interrupts_per_second.is_some())
-    }
-
     /// What disturbs VMs, by reason and VMs, with a fix below all of one reason; then what is not known.
     fn findings(&self, style: TextStyle) -> String {
-        const UNKNOWN: &str = "device interrupts could not be counted: /proc/interrupts cannot be read";
         let fail = |subject: &str, fact: &str, fix| stacked(("FAIL", Meaning::Broken), subject, fact, "", fix, style);
-        let note = |fact: &str, effect, fix| stacked(("NOTE", Meaning::Attention), "node", fact, effect, fix, style);
+        let note = |subject: &str, fact: &str, effect, fix| {
+            stacked(("NOTE", Meaning::Attention), subject, fact, effect, fix, style)
+        };
         let mut text = String::new();
-        for ((why, fix), sources) in together(self.disturbing().map(|one| ((&one.text, one.fix), one))) {
-            let vms = together(sources.iter().map(|one| (one.whose(), one.fact())));
+        for ((why, fix), sources) in group_by_key(self.disturbing().map(|one| ((&one.text, one.fix), one))) {
+            let vms = group_by_key(sources.iter().map(|one| (one.whose(), one.fact())));
             for (at, (whose, facts)) in vms.iter().enumerate() {
                 let fix = if at + 1 == vms.len() { fix } else { "" };
-                text += &fail(whose, &format!("{}; {why}", some(facts)), fix);
+                text += &fail(whose, &format!("{}; {why}", first_few(facts)), fix);
             }
         }
         let problems = self.problems.iter().map(|one| {
             let vm = self.vms.iter().find(|vm| vm.pod.pod_uid == one.pod);
             let whose = vm.map_or("node".to_owned(), |vm| vm.pod.to_string());
-            fail(&whose, &one.text, "journalctl -eu steliad-quiet")
+            fail(&whose, &one.text, JOURNAL)
         });
         let is_told = |problem: &&String| self.disturbing().any(|one| one.text == **problem);
         let effect = "device interrupts are not moved off VMs' CPUs";
         let problem = self.problem.iter().filter(|problem| !is_told(problem));
-        let problem = problem.map(|problem| note(problem, effect, fix_of_steering(&self.quiet)));
-        let uncounted = (!self.is_counted()).then(|| note(UNKNOWN, "whether they disturb VMs is not known", ""));
-        text + &problems.chain(problem).chain(uncounted).collect::<String>()
+        let problem = problem.map(|problem| note("node", problem, effect, fix_of_steering(&self.quiet)));
+        let unread = format!("{UNCOUNTED}: /proc/interrupts cannot be read");
+        let unread = (!self.is_counted).then(|| note("node", &unread, "", ""));
+        let offline = self
+            .vms
+            .iter()
+            .filter(|vm| self.is_counted && vm.interrupts_per_second.is_none());
+        let offline: Vec<&Pod> = offline.map(|vm| &vm.pod).collect();
+        let offline = (!offline.is_empty()).then(|| note(&whose(&offline), "all its CPUs are offline", "", ""));
+        text + &problems.chain(problem).chain(unread).chain(offline).collect::<String>()
     }
 
     /// `1 of 2 VMs disturbed. Moved 12 of 40 device interrupts, 2 kernel threads.`
@@ -287,21 +288,29 @@ impl Noise {
         let report = &self.quiet.report;
         let disturbed: BTreeSet<&Pod> = self.disturbing().flat_map(|one| &one.vms).collect();
         let all = counted(self.vms.len() as u64, "VM");
-        let mut text = match disturbed.len() {
-            0 if !self.is_counted() => "Not measured: device interrupts on VMs' CPUs.".to_owned(),
-            0 => format!("Nothing disturbed {all} for {} s.", MEASURE_INTERVAL.as_secs()),
-            some => format!("{some} of {all} disturbed."),
-        };
+        let measured = self.vms.iter().filter(|vm| vm.interrupts_per_second.is_some());
+        let mut parts = Vec::new();
+        match (disturbed.len(), measured.count() as u64) {
+            (0, 0) => {}
+            (0, measured) => {
+                let measured = counted(measured, "VM");
+                parts.push(format!(
+                    "Nothing disturbed {measured} for {} s.",
+                    MEASURE_INTERVAL.as_secs()
+                ));
+            }
+            (some, _) => parts.push(format!("{some} of {all} disturbed.")),
+        }
         if self.problem.is_none() {
             let interrupts = counted(report.interrupts.into(), "device interrupt");
             let threads = counted(report.threads_moved, "kernel thread");
-            text += &format!(" Moved {} of {interrupts}, {threads}.", report.moved);
+            parts.push(format!("Moved {} of {interrupts}, {threads}.", report.moved));
         }
         let harmless = self.sources.len() - self.disturbing().count();
         if harmless > 0 && !style.wide {
-            text += &format!(" {} (-o wide).", counted(harmless as u64, "harmless source"));
+            parts.push(format!("{} (-o wide).", counted(harmless as u64, "harmless source")));
         }
-        paragraph(&text, style)
+        paragraph(&parts.join(" "), style)
     }
 }
 
@@ -310,7 +319,11 @@ impl Render for Noise {
         if self.vms.is_empty() {
             return "No VM has CPUs of its own.\n".to_owned();
         }
-        let mut parts = vec![self.findings(style)];
+        let heading = match self.vms.as_slice() {
+            [vm] if style.legend => &format!("{}: CPUs {}\n", printable(&vm.pod.to_string()), vm.exclusive_cpus),
+            _ => "",
+        };
+        let mut parts = vec![heading.to_owned() + &self.findings(style)];
         if style.wide && !self.sources.is_empty() {
             parts.push(table(&SOURCES, &self.sources, style));
         }
@@ -321,9 +334,13 @@ impl Render for Noise {
         parts.join("\n")
     }
 
-    /// What is not known is no failure, nor is it called calm.
+    /// What the ledger counted instead is no failure, nor is it called calm.
     fn failure(&self) -> Option<String> {
         let left = self.disturbing().count() + self.problems.len();
-        (left > 0).then(|| format!("{} of VMs", counted(left as u64, "disturbance")))
+        let is_unknown = !self.is_counted && self.vms.iter().any(|vm| vm.interrupts_by_ledger.is_none());
+        match left {
+            0 => is_unknown.then(|| UNCOUNTED.to_owned()),
+            left => Some(format!("{} of VMs", counted(left as u64, "disturbance"))),
+        }
     }
 }

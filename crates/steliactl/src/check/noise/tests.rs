@@ -107,7 +107,7 @@ fn what_is_not_measured_is_neither_called_calm_nor_broken() {
         (
             broken("steliad-quiet does not answer\x1b[2J"),
             "does not answer?[2J",
-            "enable --now steliad-quiet",
+            "journalctl -eu steliad-quiet",
         ),
         (unread, NOT_REPORTED, "enable --now steliad-quiet"),
         (waiting, NOT_REPORTED, "enable --now steliad-quiet"),
@@ -130,17 +130,22 @@ fn what_is_not_measured_is_neither_called_calm_nor_broken() {
         );
         assert_eq!(text(&told).matches(fix).count(), 1);
     }
-    let told = read(&calm(), None, None, None);
-    assert_eq!(told.failure(), None);
+    // What the ledger has counted was not counted now.
+    for (by_ledger, failure) in [(None, Some(UNCOUNTED)), (Some(0), None)] {
+        let told = read(&calm(), None, None, by_ledger);
+        assert_eq!(told.failure().as_deref(), failure);
+        says(&text(&told), &["NOTE  node: ", UNCOUNTED]);
+        never_says(&text(&told), &["Nothing disturbed"]);
+    }
+    // Nothing runs on CPUs that are offline.
+    let mut offline = calm();
+    instance_mut(&mut offline, PODS[0]).exclusive = "9".parse().unwrap();
+    let told = read(&offline, None, Some(0), None);
+    assert_eq!((told.failure(), told.vms[1].interrupts_per_second), (None, None));
     says(
         &text(&told),
-        &["NOTE  node: ", "could not be counted", "Not measured: "],
+        &["NOTE  aaaaaaaa", "offline", "Nothing disturbed 1 VM for"],
     );
-    never_says(&text(&told), &["Nothing disturbed"]);
-    // What the ledger has counted was not counted now.
-    let told = text(&read(&calm(), None, None, Some(0)));
-    says(&told, &["could not be counted"]);
-    never_says(&told, &["Nothing disturbed"]);
 }
 
 #[test]
@@ -160,6 +165,7 @@ fn of_one_vm_only_what_reaches_its_cpus_is_told() {
         panic!("{told:?}")
     };
     assert_eq!(vm.pod.pod_uid.as_str(), PODS[1]);
+    assert!(text(&told).starts_with("bbbbbbbb-"), "{}", text(&told));
     assert_eq!(interrupt.cpus.to_string(), "2");
     // Of the node's problems and of its own, not of another VM's.
     assert_eq!(told.failure().unwrap(), "3 disturbances of VMs");

@@ -40,7 +40,7 @@ const PRINT_JOURNAL: [&str; 6] = [
 /// As JSON a member for each section. Nothing in it is secret: of the guests' processes only the names.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
-    /// Why the daemon does not answer, or the command of a section fails.
+    /// Why the daemon does not answer, or what fails by a section, each once.
     wrong: Vec<String>,
     #[serde(flatten)]
     json: Map<String, Value>,
@@ -69,9 +69,18 @@ impl Report {
         match answer.and_then(|answer| Ok((json(&answer)?, answer))) {
             Ok((json, answer)) => {
                 self.json.insert(name.to_owned(), json);
-                self.wrong
-                    .extend(answer.failure().map(|failure| format!("{heading}: {failure}")));
                 let text = answer.text(TextStyle::from(true));
+                let mut failed: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("FAIL  ")).collect();
+                let failure = answer.failure().unwrap_or_default();
+                if failed.is_empty() && !failure.is_empty() {
+                    failed.push(&failure);
+                }
+                for line in failed {
+                    let fact = line.split_once(": ").map_or(line, |(_, fact)| fact);
+                    if !self.wrong.iter().any(|said| said.contains(fact)) {
+                        self.wrong.push(format!("{heading}: {line}"));
+                    }
+                }
                 self.text += &format!("== {heading} ==\n{}\n\n", text.trim_end());
             }
             Err(failure) => self.missing.push(format!("{heading}: {failure}")),
@@ -115,13 +124,13 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
     let description = described.as_ref().ok().map(|(_, description)| description);
     let kubelet = kubelet(description, root);
     report.add("kubelet_config", "kubelet's configuration", kubelet);
-    let source = ledger::Source::of_node(client, root);
-    let proof = source.proof().await;
-    if proof.is_ok() {
-        let accounts = source.all(ledger::yesterday()).await;
+    let reader = ledger::LedgerReader::of_node(client, root);
+    let verification = reader.verification().await;
+    if verification.is_ok() {
+        let accounts = reader.all(ledger::yesterday()).await;
         report.add("ledger", "Ledger of the last 24 hours", accounts);
     }
-    report.add("ledger_verify", "Ledger files", proof);
+    report.add("ledger_verify", "Ledger files", verification);
     report.add("processor", "Processor", printed(root, &["lscpu"]));
     report.add("settings", "Settings of steliad", printed(root, &PRINT_CONFIG));
     report.add("journal", "Journal of steliad", printed(root, &PRINT_JOURNAL));
@@ -143,24 +152,24 @@ async fn measured(description: &Description, roots: &Roots, time: Duration) -> M
 /// Names and values, one a line; what is empty is left out. Or text as it is.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
-struct Facts(Value);
+struct Listing(Value);
 
-impl Render for Facts {
+impl Render for Listing {
     fn text(&self, style: TextStyle) -> String {
         if let Value::String(text) = &self.0 {
             return text.lines().map(|line| printable(line) + "\n").collect();
         }
         let members = self.0.as_object().into_iter().flatten();
-        let facts = members.map(|(name, value)| (name, human(value)));
+        let rows = members.map(|(name, value)| (name, human(value)));
         properties(
-            facts.filter(|(_, value)| !matches!(value.as_str(), "" | "{}" | "null")),
+            rows.filter(|(_, value)| !matches!(value.as_str(), "" | "{}" | "null")),
             style,
         )
     }
 }
 
 /// The host by the files below `root`; what is not known is empty.
-fn host(root: &Path) -> Facts {
+fn host(root: &Path) -> Listing {
     let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let os = ["etc/os-release", "usr/lib/os-release"].map(text);
     let mut names = os
@@ -170,7 +179,7 @@ fn host(root: &Path) -> Facts {
         let kib: u64 = kib.strip_suffix("kB")?.trim().parse().ok()?;
         kib.checked_mul(1024)
     });
-    Facts(json!({
+    Listing(json!({
         "hostname": host_name(&root.join("proc")),
         "time": time(now()),
         "system": names.next().map(|name| name.trim_matches('"')),
@@ -182,16 +191,16 @@ fn host(root: &Path) -> Facts {
 }
 
 /// kubelet's settings under its own names, as the daemon has them; without one as kubelet's files and its command line have it.
-fn kubelet(description: Option<&Description>, root: &Path) -> Result<Facts, Failure> {
+fn kubelet(description: Option<&Description>, root: &Path) -> Result<Listing, Failure> {
     if let Some(description) = description {
-        return Ok(Facts(description.kubelet_config.clone()));
+        return Ok(Listing(description.kubelet_config.clone()));
     }
     let read = config::read(&root.join("proc"), root, Search::SocketsThenNames);
-    Ok(Facts(json!(read.map_err(|error| Failure::Other(error.in_full()))?)))
+    Ok(Listing(json!(read.map_err(|error| Failure::Other(error.in_full()))?)))
 }
 
 /// What a command prints on this host; of a node in a folder nothing can.
-fn printed(root: &Path, command: &[&str]) -> Result<Facts, Failure> {
+fn printed(root: &Path, command: &[&str]) -> Result<Listing, Failure> {
     let (Some((program, arguments)), true) = (command.split_first(), root == Path::new("/")) else {
         return Err(Failure::Other("not of this host".to_owned()));
     };
@@ -205,5 +214,5 @@ fn printed(root: &Path, command: &[&str]) -> Result<Facts, Failure> {
     if text.trim().is_empty() {
         return Err(Failure::Other(format!("{program} prints nothing")));
     }
-    Ok(Facts(Value::String(text)))
+    Ok(Listing(Value::String(text)))
 }

@@ -26,13 +26,18 @@ fn the_text_has_every_section_and_no_control_characters_and_json_a_member_for_ea
         "cpuManagerPolicy": "static", "cpuManagerPolicyOptions": {"full-pcpus-only": "true"}, "featureGates": {},
     });
     report.add("status", "Node", Ok(Status::of(&node(), String::new())));
-    report.add("kubelet_config", "kubelet's configuration", Ok(Facts(kubelet)));
-    report.add("journal", "Journal", Ok(Facts(json!("a\x1b[2J\nb\n"))));
-    report.add::<Facts>("ledger", "Ledger", Err(Failure::Other("it is off\x1b".to_owned())));
+    report.add("kubelet_config", "kubelet's configuration", Ok(Listing(kubelet)));
+    report.add("journal", "Journal", Ok(Listing(json!("a\x1b[2J\nb\n"))));
+    report.add::<Listing>("ledger", "Ledger", Err(Failure::Other("it is off\x1b".to_owned())));
+    report.add(
+        "verify",
+        "Verification",
+        Ok(Listing(json!("FAIL  node: a\nFAIL  web: a\n"))),
+    );
     report.add("noise", "Noise", Ok(Failing));
     let text = text(&report);
     assert!(
-        text.starts_with("== What is wrong ==\nNoise: 2 disturbances?\n\n== Node =="),
+        text.starts_with("== What is wrong ==\nVerification: node: a\nNoise: 2 disturbances?\n\n== Node =="),
         "{text}"
     );
     let parts = [

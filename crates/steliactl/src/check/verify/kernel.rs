@@ -18,7 +18,7 @@ use stelia_model::{Instance, PinnedThread};
 use stelia_settings::{AdoptPlacement, Isolation};
 
 use super::NODE;
-use crate::check::some;
+use crate::check::first_few;
 use crate::shared::daemon::Description;
 use crate::shared::kernel::Roots;
 
@@ -84,7 +84,7 @@ fn others_on(instance: &Instance, others: &[(CgroupPath, CpuSet)]) -> Option<Dif
         !cpus.is_disjoint(&instance.exclusive) && !cgroup.is_within(tree.vcpu())
     };
     let there: Vec<&CgroupPath> = others.iter().filter(is_there).map(|(cgroup, _)| cgroup).collect();
-    (!there.is_empty()).then(|| ("others", format!("tasks of {} may run on its CPUs", some(&there))))
+    (!there.is_empty()).then(|| ("others", format!("tasks of {} may run on its CPUs", first_few(&there))))
 }
 
 /// Whether a partition of this type has its CPUs alone. The kernel appends why one is invalid.
@@ -103,7 +103,7 @@ impl Kernel {
         let tree = Tree::at(instance.scope.clone(), instance.isolation);
         let mut found = Vec::new();
         if instance.state != State::Releasing && tree.has_float() {
-            found.extend(self.differs(
+            found.extend(self.difference(
                 ("float cgroup", tree.float()),
                 File::Cpus,
                 "float-cpuset",
@@ -126,9 +126,9 @@ impl Kernel {
         let usable = instance.exclusive.intersection(&self.online);
         if !is_container {
             // A container's own list is kubelet's.
-            found.extend(self.differs(named, File::Cpus, "cpuset", &instance.exclusive)?);
+            found.extend(self.difference(named, File::Cpus, "cpuset", &instance.exclusive)?);
         }
-        found.extend(self.differs(named, File::CpusEffective, "cpuset", &usable)?);
+        found.extend(self.difference(named, File::CpusEffective, "cpuset", &usable)?);
         let partition = self.text(vcpu, File::Partition)?;
         if instance.state == State::Isolated && !(is_valid(&partition) && partition == instance.partition) {
             let recorded = Some(instance.partition.as_str()).filter(|kind| is_valid(kind));
@@ -151,7 +151,11 @@ impl Kernel {
         }
         if !is_container && !inside.is_empty() {
             let strangers: Vec<i32> = inside.into_iter().collect();
-            let text = format!("threads in the {} that are no vCPUs: {}", named.0, some(&strangers));
+            let text = format!(
+                "threads in the {} that are no vCPUs: {}",
+                named.0,
+                first_few(&strangers)
+            );
             found.push(("other-threads", text));
         }
         Ok(found)
@@ -192,7 +196,7 @@ impl Kernel {
     }
 
     /// Whether a file of CPUs says something else.
-    fn differs(
+    fn difference(
         &self,
         (name, cgroup): (&str, &CgroupPath),
         file: File,

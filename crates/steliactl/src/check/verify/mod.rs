@@ -189,7 +189,7 @@ pub(crate) async fn gather(
         let preview = client.reconcile(true).await?;
         let mut all = verified(&described, checked, &preview, demands, output::now());
         reading += 1;
-        if all.is_enough(&before, reading) {
+        if all.is_last_reading(&before, reading) {
             break all;
         }
         before = all.transient();
@@ -220,7 +220,7 @@ pub(crate) async fn gather(
             ..Finding::new("", Kind::State, "former", FORMER, RESTART)
         }));
     }
-    all.settle();
+    all.sort_and_mark_verified();
     Ok(all)
 }
 
@@ -272,7 +272,7 @@ fn verified(
     findings.retain(|one| one.code != ReasonCode::ThreadEnded.name() || !resized(&one.pod.pod_uid));
     for (uid, steps) in steps {
         if uid == NODE || !findings.iter().any(|one| one.pod.pod_uid == uid) {
-            findings.push(differs(uid, &steps));
+            findings.push(would_change(uid, &steps));
         }
     }
     findings.extend(unread);
@@ -307,7 +307,7 @@ fn not_checked(uid: &str, cause: &str) -> Finding {
 }
 
 /// What the daemon would do where nothing was found.
-fn differs(uid: &str, steps: &[&str]) -> Finding {
+fn would_change(uid: &str, steps: &[&str]) -> Finding {
     let more = match steps.len() {
         0 | 1 => String::new(),
         count => format!(" and {} more", count - 1),
@@ -364,7 +364,7 @@ impl Verified {
     }
 
     /// Whether this reading is the last. What may pass counts only if it was there at the reading before too.
-    fn is_enough(&mut self, before: &BTreeSet<Key>, reading: usize) -> bool {
+    fn is_last_reading(&mut self, before: &BTreeSet<Key>, reading: usize) -> bool {
         let ([least, most], now) = (READINGS, self.transient());
         if reading == most {
             // What could not be read this time is not verified, whatever was read before.
@@ -395,7 +395,7 @@ impl Verified {
     }
 
     /// Orders the findings, and says which VMs are verified: the ledger is about the past.
-    fn settle(&mut self) {
+    fn sort_and_mark_verified(&mut self) {
         self.findings
             .sort_by_cached_key(|one| (one.order(), natural(&one.pod.to_string())));
         for vm in &mut self.instances {

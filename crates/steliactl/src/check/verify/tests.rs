@@ -241,7 +241,7 @@ fn found(
         .map(|(pod, checked)| (pod.to_owned(), checked))
         .collect();
     let mut verified = verified(described, checked, preview, demands, NOW);
-    verified.settle();
+    verified.sort_and_mark_verified();
     verified
 }
 
@@ -263,12 +263,12 @@ fn a_vm_that_waits_fails_after_a_minute_unless_that_is_allowed() {
     let plain = found(&described(), Vec::new(), &none, Demands::default());
     insta::assert_snapshot!(text(&plain), @"
     FAIL  bbbbbbbb-0000-4000-8000-000000000000: waiting for vCPU threads (2m)
-          effect  all its threads run on shared CPUs
+          effect  all threads run on shared CPUs
           fix     read the container's log: has the VMM's socket answered? The runner tries every 5 s
 
-    1 of 2 VMs verified in the kernel. 1 failure.
+    1 of 2 VMs verified in the kernel. Failed: 1 VM.
     ");
-    assert_eq!(plain.failure().as_deref(), Some("1 failure"));
+    assert_eq!(plain.failure().as_deref(), Some("failed: 1 VM"));
     holds(
         &serde_json::to_value(&plain).unwrap(),
         json!({"/findings/0/kind": "waiting", "/findings/0/since_us": 1, "/instances/0/verified": true, "/instances/1/verified": false}),
@@ -395,7 +395,7 @@ fn a_pinned_vm_fails_where_isolation_is_required_or_the_kernel_refused_it() {
         with(PinnedReason::Setting, Some(State::Isolated)),
     ] {
         assert_eq!(told(&below)[0].0, Kind::State);
-        assert_eq!(below.failure().as_deref(), Some("1 failure"));
+        assert_eq!(below.failure().as_deref(), Some("failed: 1 VM"));
     }
 }
 
@@ -406,9 +406,9 @@ fn what_may_pass_counts_only_if_it_was_there_at_the_reading_before_and_a_newer_d
     let (none, same) = (BTreeSet::new(), read().transient());
     assert_eq!(read().findings[0].code, "of-a-newer-daemon");
     let [least, most] = READINGS;
-    assert!(!read().is_enough(&same, least - 1) && read().is_enough(&same, least));
+    assert!(!read().is_last_reading(&same, least - 1) && read().is_last_reading(&same, least));
     let mut all = read();
-    assert!(!all.is_enough(&none, least) && all.is_enough(&none, most));
+    assert!(!all.is_last_reading(&none, least) && all.is_last_reading(&none, most));
     assert!(all.findings.iter().all(|one| !one.may_be_transient()));
     all.not_checked = "the last 24 hours".to_owned();
     says(&text(&all), &["Not checked: the last 24 hours.\n"]);
@@ -440,14 +440,14 @@ fn an_account_above_its_guarantee_fails_unless_only_now_counts() {
         };
         let mut verified = found(&described(), Vec::new(), &preview(&[], &[]), demands);
         verified.add_ledger(accounts, demands);
-        verified.settle();
+        verified.sort_and_mark_verified();
         verified
     };
     assert_eq!(with(Ok(Vec::new()), false).failure(), None);
     let above = with(Ok(device()), false);
     assert_eq!(
         (above.failure().as_deref(), above.instances[0].verified),
-        (Some("1 failure"), true)
+        (Some("failed: 1 VM"), true)
     );
     let past = with(Ok(device()), true);
     assert_eq!(past.failure(), None);
@@ -542,7 +542,7 @@ fn many_vms_with_the_same_are_one_line_and_with_o_wide_one_each() {
         &[
             "FAIL  41 VMs (",
             ", …):",
-            "1 of 42 VMs verified in the kernel. 41 failures.",
+            "1 of 42 VMs verified in the kernel. Failed: 41 VMs.",
         ],
     );
     let wide = TextStyle {

@@ -52,8 +52,11 @@ impl Render for Verified {
     }
 
     fn failure(&self) -> Option<String> {
-        let failures = self.findings.iter().filter(|one| one.fails).count() as u64;
-        (failures > 0).then(|| counted(failures, "failure"))
+        let has_node = |one: &Finding| one.fails && one.pod.pod_uid == NODE;
+        let node = self.findings.iter().any(has_node).then(|| "the node".to_owned());
+        let vms = Some(self.names().len() as u64).filter(|count| *count > 0);
+        let failed: Vec<String> = node.into_iter().chain(vms.map(|count| counted(count, "VM"))).collect();
+        (!failed.is_empty()).then(|| format!("failed: {}", failed.join(", ")))
     }
 }
 
@@ -89,10 +92,19 @@ impl Verified {
             let until = if is_final { "" } else { "; fails after 60s" };
             text += &format!(" ({}{until})", age(since, self.now));
         }
-        stacked(label, &subject, &text, first.effect, &first.fix, style)
+        let is_one_fix = same.iter().all(|other| other.fix == first.fix);
+        let each = if is_one_fix { "" } else { " (and so on for each)" };
+        stacked(
+            label,
+            &subject,
+            &text,
+            first.effect,
+            &format!("{}{each}", first.fix),
+            style,
+        )
     }
 
-    /// `189 of 200 VMs verified in the kernel. 2 failures, 10 waiting.`
+    /// `189 of 200 VMs verified in the kernel. Failed: the node, 2 VMs. 10 waiting.`
     fn summary(&self) -> String {
         if self.instances.is_empty() && self.findings.is_empty() {
             return "No VMs.".to_owned();
@@ -107,12 +119,15 @@ impl Verified {
             let states: Vec<String> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
             text += &format!(" ({})", states.join(", "));
         }
-        let waits = |one: &&Finding| one.kind == Kind::Waiting && !one.fails;
+        let failing = self.names();
+        let waits = |one: &&Finding| one.kind == Kind::Waiting && !failing.contains(&one.pod.to_string());
         let waiting = self.findings.iter().filter(waits).count();
         let waiting = (waiting > 0).then(|| format!("{waiting} waiting"));
-        let counts: Vec<String> = self.failure().into_iter().chain(waiting).collect();
-        let dot = if counts.is_empty() { "" } else { ". " };
-        text += &format!("{dot}{}.", counts.join(", "));
+        let failed = self.failure().map(|failed| failed.replace("failed", "Failed"));
+        for part in failed.into_iter().chain(waiting) {
+            text += &format!(". {part}");
+        }
+        text.push('.');
         if !self.not_checked.is_empty() {
             text += &format!(" Not checked: {}.", self.not_checked);
         }

@@ -4,11 +4,11 @@ use serde_json::json;
 use stelia_api::{Reason, ReasonCode, State};
 use stelia_model::{Instance, Pools};
 
-use super::Answer;
-use crate::shared::daemon::{Description, Failure, Owner, Pod, Pods, age, owner, whose};
+use super::{Answer, NOT_COUNTED};
+use crate::shared::daemon::{Condition, Description, Failure, Owner, Pod, Pods, age, owner, whose};
 use crate::shared::kernel::interrupts::{Fired, named};
 
-/// The facts about a CPU at `now`. `pods` has the names of pods, VMs or not; `fired` is what devices did meanwhile.
+/// The answer about a CPU at `now`. `pods` has the names of pods, VMs or not; `fired` is what devices did meanwhile.
 ///
 /// # Errors
 /// There is no such CPU.
@@ -47,11 +47,12 @@ pub(super) fn answer(
             answer.reasons(vm);
             let locality = description.locality.instances.get(uid.as_str());
             match fired.map(|fired| named(fired, &own, locality)).as_deref() {
-                None => answer.say("Devices", "not counted: /proc/interrupts cannot be read"),
+                _ if place.is_none() => {}
+                None => answer.say("Devices", NOT_COUNTED),
                 Some([]) => answer.say("Devices", "no interrupts within a second"),
                 Some(by) => {
                     answer.say("Devices", by.join("; "));
-                    answer.fix(&format!("steliactl noise {pod}"));
+                    answer.say_once("Fix", &format!("steliactl noise {pod}"));
                 }
             }
         }
@@ -59,7 +60,7 @@ pub(super) fn answer(
     }
     if place.is_none() {
         let fix = Reason::of_node(ReasonCode::CpusOffline, "").fix;
-        answer.fix(&fix.replace("cpuN", &format!("cpu{cpu}")));
+        answer.say_once("Fix", &fix.replace("cpuN", &format!("cpu{cpu}")));
     }
     if let Some(pools) = &node.pools {
         in_pools(&mut answer, pools, cpu);
@@ -74,7 +75,7 @@ fn short(owner: &Owner, pods: &Pods) -> String {
         Owner::Shared => "shared".to_owned(),
         Owner::Reserved => "reserved for the system".to_owned(),
         Owner::Kubelet => "still held by kubelet".to_owned(),
-        Owner::Unknown => "unassigned".to_owned(),
+        Owner::Unknown => "not known".to_owned(),
     }
 }
 
@@ -83,7 +84,7 @@ fn of_vm(answer: &mut Answer, name: &Pod, vm: &Instance, by: &str, cpu: u32) {
         Some(vcpu) => format!("{} (tid {})", vcpu.thread.role, vcpu.thread.task.id),
         None => "no vCPU pinned here".to_owned(),
     };
-    let text = format!("{name} ({}), {runs}, assigned by {by}", vm.state);
+    let text = format!("{name} ({}), {runs}, assigned by {by}", Condition::of(vm));
     answer.say("Owner", text);
     if !vm.class().is_empty() {
         answer.say("Class", vm.class());
@@ -91,7 +92,7 @@ fn of_vm(answer: &mut Answer, name: &Pod, vm: &Instance, by: &str, cpu: u32) {
     let others = match vm.state {
         State::Isolated => format!("no other tasks: partition type {}", vm.partition),
         State::Pinned => "kept off only by AllowedCPUs= of other units".to_owned(),
-        _ => "not kept off".to_owned(),
+        _ => "any task may run here".to_owned(),
     };
     answer.say("Others", others);
 }
@@ -107,7 +108,7 @@ fn of_no_vm(answer: &mut Answer, description: &Description, own: &Owner, pods: &
             let here: String = here.collect();
             format!("{}{here}, assigned by kubelet; not a VM of steliad's", pods.get(pod))
         }
-        other => format!("nobody: {}", short(other, pods)),
+        other => short(other, pods),
     };
     answer.say("Owner", text);
     if let Some(former) = former {

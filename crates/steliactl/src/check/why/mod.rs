@@ -1,4 +1,4 @@
-//! `why`: why a VM, a CPU or the node is as it is. An answer is a list of facts, each with a label.
+//! `why`: why a VM, a CPU or the node is as it is. An answer is rows, each with a label.
 
 mod cpu;
 mod node;
@@ -20,28 +20,31 @@ use crate::shared::kernel::{Roots, interrupts};
 use crate::shared::output::{Meaning, OutputOptions, Render, TextStyle, facts, now, paragraph, printable};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Fact {
+struct Row {
     label: &'static str,
     text: String,
 }
 
-/// The facts about something.
+/// What is said about something.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Answer {
-    facts: Vec<Fact>,
+    #[serde(rename = "facts")]
+    rows: Vec<Row>,
     /// More for programs.
     #[serde(flatten)]
     details: Map<String, Value>,
     /// The first line.
     #[serde(skip)]
     title: String,
-    /// What is printed below the facts.
+    /// What is printed below the rows.
     #[serde(skip)]
     below: String,
 }
 
 /// How long is counted what disturbs a VM or a CPU.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
+/// Of device interrupts, where there is no table of them.
+const NOT_COUNTED: &str = "not counted: /proc/interrupts cannot be read";
 
 impl Answer {
     /// `details` is an object.
@@ -55,24 +58,22 @@ impl Answer {
 
     fn say(&mut self, label: &'static str, text: impl Into<String>) {
         let text = text.into();
-        self.facts.push(Fact { label, text });
+        self.rows.push(Row { label, text });
     }
 
-    /// What to do; once, whatever it is good for.
-    fn fix(&mut self, fix: &str) {
-        let is_said = self.facts.iter().any(|fact| fact.label == "Fix" && fact.text == fix);
-        if !fix.is_empty() && !is_said {
-            self.say("Fix", fix);
+    /// What follows or is to be done; once, whatever it is of.
+    fn say_once(&mut self, label: &'static str, text: &str) {
+        let is_said = self.rows.iter().any(|row| row.label == label && row.text == text);
+        if !text.is_empty() && !is_said {
+            self.say(label, text);
         }
     }
 
     /// A reason with its effect and fix.
     fn reason(&mut self, label: &'static str, reason: &Reason) {
         self.say(label, &reason.text);
-        if !reason.code.effect().is_empty() {
-            self.say("Effect", reason.code.effect());
-        }
-        self.fix(&reason.fix);
+        self.say_once("Effect", reason.code.effect());
+        self.say_once("Fix", &reason.fix);
     }
 
     /// What is wrong with a VM, then why it is not isolated.
@@ -88,7 +89,7 @@ impl Answer {
     /// What slows a VM down.
     fn slow(&mut self, text: String, fix: &str) {
         self.say("Slow", text);
-        self.fix(fix);
+        self.say_once("Fix", fix);
     }
 
     /// What is wrong on the node, where it is about a VM or a CPU.
@@ -102,17 +103,18 @@ impl Answer {
 impl Render for Answer {
     fn text(&self, style: TextStyle) -> String {
         let mut before = "";
-        let labelled = |fact: &Fact| {
-            let meaning = match fact.label {
+        let labelled = |row: &Row| {
+            let meaning = match row.label {
                 "Problem" | "Slow" => Meaning::Broken,
                 "Because" | "Node" => Meaning::Attention,
                 _ => Meaning::Plain,
             };
-            let label = if fact.label == before { "" } else { fact.label };
-            before = fact.label;
-            (label.to_owned(), fact.text.clone(), meaning)
+            let is_same = row.label == before && meaning == Meaning::Plain;
+            let label = if is_same { "" } else { row.label };
+            before = row.label;
+            (label.to_owned(), row.text.clone(), meaning)
         };
-        let rows: Vec<_> = self.facts.iter().map(labelled).collect();
+        let rows: Vec<_> = self.rows.iter().map(labelled).collect();
         paragraph(&printable(&self.title), style) + &facts(&rows, style) + &self.below
     }
 }

@@ -3,23 +3,24 @@
 use std::path::Path;
 
 use serde_json::json;
+use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
 use stelia_kubelet::home;
 use stelia_settings::load;
 
 use super::Answer;
-use crate::check::doctor::state_file;
+use crate::check::doctor::read_state_file;
 use crate::shared::daemon::{Condition, Description, OnlineCpus, Pods, counts};
 use crate::shared::kernel::{Roots, host_name};
-use crate::shared::output::{TextStyle, counted};
+use crate::shared::output::{Render, TextStyle, counted};
 
-/// The facts about the node; below them what steliad reads from kubelet's file, where that may explain a problem, and with everything (`-l`).
+/// The answer about the node; below them what steliad reads from kubelet's file, where that may explain a problem, and with everything (`-l`).
 /// `pods` has the names of pods, VMs or not.
 pub(super) fn answer(description: &Description, pods: &Pods, roots: &Roots, root: &Path, style: TextStyle) -> Answer {
     let (node, problems) = (&description.node, &description.problems);
     let settings = load(root).map(|loaded| loaded.settings).unwrap_or_default();
     let home = home::by_setting(&settings.kubelet_root, root, None).ok();
-    let file = home.map(|home| state_file(&home.join(CPU_MANAGER_STATE), root, pods));
+    let file = home.map(|home| read_state_file(&home.join(CPU_MANAGER_STATE), root, pods));
     let cpus = OnlineCpus::of(description);
     let has = match problems.len() as u64 {
         0 => "no problems".to_owned(),
@@ -30,7 +31,9 @@ pub(super) fn answer(description: &Description, pods: &Pods, roots: &Roots, root
     for problem in problems {
         answer.reason("Problem", problem);
     }
-    let policy = node.kubelet_policy.as_ref();
+    let is_kubelet = node.cpu_source == CpuSource::Kubelet;
+    // A file that cannot be used does not say its policy; CPUs are assigned by no other.
+    let policy = node.kubelet_policy.as_deref().or(is_kubelet.then_some("static"));
     let policy = policy.map_or(String::new(), |policy| format!(" (CPU manager policy {policy})"));
     answer.say("Assigned", format!("by {}{policy}", node.cpu_source.name()));
     for (label, cpus) in [
@@ -38,7 +41,7 @@ pub(super) fn answer(description: &Description, pods: &Pods, roots: &Roots, root
         ("Pods", &cpus.pods),
         ("Shared", &cpus.shared),
         ("Reserved", &cpus.reserved),
-        ("Unknown", &cpus.unknown),
+        ("Not known", &cpus.unknown),
         ("Offline", &node.offline),
     ] {
         if !cpus.is_empty() {
@@ -48,9 +51,9 @@ pub(super) fn answer(description: &Description, pods: &Pods, roots: &Roots, root
     if !node.instances.is_empty() {
         answer.say("States", counts(node.instances.values().map(|one| Condition::of(one))));
     }
-    if !problems.is_empty() || style.wide || style.width.is_none() {
-        let fixes: Vec<&str> = problems.iter().map(|problem| problem.fix.as_str()).collect();
-        answer.below = file.map_or(String::new(), |file| format!("\n{}", file.text_beside(&fixes, style)));
-    }
+    let is_all = style.wide || style.width.is_none();
+    // Why the file cannot be used is among the problems.
+    let shown = file.filter(|file| is_all || file.is_usable() && !problems.is_empty());
+    answer.below = shown.map_or(String::new(), |file| format!("\n{}", file.text(style)));
     answer
 }

@@ -12,10 +12,10 @@ use stelia_kernel::counters::interrupts::Table;
 use stelia_kernel::locality::{Locality, nodes};
 use stelia_model::Instance;
 
-use super::Answer;
-use crate::check::some;
+use super::{Answer, NOT_COUNTED};
+use crate::check::first_few;
 use crate::shared::daemon::{Description, Pod};
-use crate::shared::kernel::interrupts::{fired, named, read_table};
+use crate::shared::kernel::interrupts::{fired_between, named, read_table};
 use crate::shared::kernel::rates::{HIGH_FORCED_IDLE_PERCENT, HIGH_THROTTLED_PERCENT, InstanceRates, rates, worst};
 use crate::shared::kernel::sample::Sample;
 use crate::shared::kernel::{Roots, threads};
@@ -65,13 +65,13 @@ pub(super) fn share(before: &Reading, now: &Reading, cpus: &CpuSet, of: fn(&CpuT
     (whole > 0).then(|| part as f64 / whole as f64 * 100.0)
 }
 
-/// Tells what two readings, a second apart, and the daemon's view say of a VM.
+/// Tells what two readings, a second apart, and the daemon's view say of a VM. Returns whether everything could be read; what could not is told.
 pub(super) fn slowdowns(
     answer: &mut Answer,
     description: &Description,
     (pod, instance): (&Pod, &Instance),
     (before, now): (&Reading, &Reading),
-) {
+) -> bool {
     const BUSY: &str = "add shared CPUs (float-policy), take load off them, or set --iothread-cpus of the runner";
     const SPREAD: &str = "give the guest NUMA nodes (QEMU's -numa, Cloud Hypervisor's --numa), or set topologyManagerPolicy: single-numa-node";
     const CORES: &str = "set kubelet's full-pcpus-only, or steliad's bind policy FullPCPUs";
@@ -91,9 +91,12 @@ pub(super) fn slowdowns(
     let rest = now.throttled_us.saturating_sub(before.throttled_us) as f64 / 1e4 / seconds;
     let locality = description.locality.instances.get(&pod.pod_uid);
     let tables = before.interrupts.as_ref().zip(now.interrupts.as_ref());
-    let fired = tables.map(|(before, now)| fired(before, now, Duration::from_secs_f64(seconds)));
-    let fired = fired.map(|fired| named(&fired, own, locality)).unwrap_or_default();
-    let interrupts = (!fired.is_empty()).then(|| some(&fired));
+    let disturbing = tables.map(|(before, now)| {
+        let fired = fired_between(before, now, Duration::from_secs_f64(seconds));
+        named(&fired, own, locality)
+    });
+    let interrupts = disturbing.as_ref().filter(|lines| !lines.is_empty());
+    let interrupts = interrupts.map(|lines| first_few(lines));
     let load = above(share(before, now, float, |time| time.busy), HIGH_LOAD_PERCENT);
     let load = load.map(|load| format!("shared CPUs {float} are {load:.0} % busy"));
     let stolen = above(share(before, now, own, |time| time.stolen), HIGH_STOLEN_PERCENT);
@@ -125,6 +128,24 @@ pub(super) fn slowdowns(
             answer.slow(text, fix);
         }
     }
+    let mut vcpus = measured.into_iter().flat_map(|one| &one.vcpus);
+    let unread = [
+        ("Devices", NOT_COUNTED, disturbing.is_none()),
+        (
+            "CPU time",
+            "not measured: /proc/stat cannot be read",
+            before.cpus.is_empty() || now.cpus.is_empty(),
+        ),
+        (
+            "vCPUs",
+            "not measured: their files in /proc cannot be read",
+            vcpus.any(|vcpu| vcpu.rates.delay_percent.is_none()),
+        ),
+    ];
+    for (label, text, _) in unread.iter().filter(|(.., is_unread)| *is_unread) {
+        answer.say(label, *text);
+    }
+    unread.iter().all(|(.., is_unread)| !is_unread)
 }
 
 /// Whether a NUMA node that the guest sees is on several of the host. To a guest that is shown none all vCPUs are alike.

@@ -1,3 +1,4 @@
+use std::fs;
 use std::sync::Arc;
 
 use stelia_api::{Reason, ReasonCode, State};
@@ -56,12 +57,17 @@ const KUBELET_FILE: &str = r#"{"policyName":"static","defaultCpuSet":"0-1,3,7","
 /// The kernel's counters: a vCPU's run delay in milliseconds, how often the VM was throttled, and the ticks that CPU 0 was busy.
 fn files(root: &Path, [delay, throttled, busy]: [u64; 3]) {
     let (middle, end) = (["0"; 12].join(" "), ["0"; 16].join(" "));
-    let stat = format!("70 (CPU 0/KVM) S 1 1 1 0 -1 0 {middle} 1 {end} 4 0\n");
-    let file = |name: &str, text: &str| write(root, &format!("proc/70/task/70/{name}"), text);
-    file("stat", &stat);
-    file("schedstat", &format!("0 {} 1\n", delay * 1_000_000));
-    file("status", "nonvoluntary_ctxt_switches:\t0\n");
-    file("sched", "core_forceidle_sum : 5.000000\n");
+    for (thread, delay) in [(70, delay), (71, 0)] {
+        let file = |name: &str, text: &str| write(root, &format!("proc/{thread}/task/{thread}/{name}"), text);
+        file(
+            "stat",
+            &format!("{thread} (CPU 0/KVM) S 1 1 1 0 -1 0 {middle} 1 {end} 4 0\n"),
+        );
+        file("schedstat", &format!("0 {} 1\n", delay * 1_000_000));
+        file("status", "nonvoluntary_ctxt_switches:\t0\n");
+        file("sched", "core_forceidle_sum : 5.000000\n");
+    }
+    write(root, "proc/interrupts", "CPU0 CPU4\n");
     let throttled = format!("nr_throttled {throttled}\nthrottled_usec {}\n", throttled * 100_000);
     write(root, "sys/fs/cgroup/a.scope/cpu.stat", throttled);
     let cpu = |cpu: u32, busy: u64| format!("cpu{cpu} {busy} 0 0 1000 0 0 0 0 0 0\n");
@@ -201,6 +207,14 @@ fn what_slows_a_vm_down_is_told_once_with_its_fix() {
     // What is little is not said.
     let little = text(&measured(&told(), 0, |root| files(root, [101, 0, 0])));
     says(&little, &["nothing slows it down"]);
+    // What cannot be read is not called calm.
+    let unread = text(&measured(&told(), 0, |root| {
+        fs::remove_file(root.join("proc/interrupts")).unwrap()
+    }));
+    says(&unread, &["not all that may slow it down was measured", NOT_COUNTED]);
+    let mut degraded = told();
+    instance_mut(&mut degraded, PODS[0]).degraded = vec![Reason::of_node(ReasonCode::CpusetChanged, "x")];
+    never_says(&text(&quiet(&degraded, 0)), &["nothing slows", "measured"]);
     let waits = text(&quiet(&told(), 1));
     says(&waits, &["waiting for the runner"]);
     never_says(&waits, &["nothing slows"]);
@@ -268,7 +282,7 @@ fn a_cpu_names_its_owner_its_pools_and_who_else_runs_there() {
             told(),
             0,
             &[
-                "nobody: reserved",
+                "reserved for the system",
                 "non-vCPU threads of team-a/vm",
                 "all threads of team-a/new",
             ],

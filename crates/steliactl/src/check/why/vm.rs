@@ -12,7 +12,7 @@ use super::slow::{Reading, share, slowdowns};
 use crate::shared::daemon::{Description, Failure, Pod, age, no_instance};
 use crate::shared::output::counted;
 
-/// The facts at `now`, with what two readings say.
+/// The answer at `now`, with what two readings say.
 ///
 /// # Errors
 /// The pod is no VM.
@@ -46,7 +46,7 @@ pub(super) fn answer(
     }
     cpus(&mut answer, description, pod, instance);
     let busy = share(readings.0, readings.1, &instance.float, |time| time.busy);
-    float(&mut answer, instance, busy);
+    float(&mut answer, description, instance, busy);
     let waits = instance
         .not_isolated
         .as_ref()
@@ -56,12 +56,13 @@ pub(super) fn answer(
     } else if instance.vcpus.is_empty() && !waits {
         answer.say("vCPUs", "none are attached, so none was measured");
     }
-    let told = answer.facts.len();
-    slowdowns(&mut answer, description, (&name, instance), readings);
+    let is_all_measured = slowdowns(&mut answer, description, (&name, instance), readings);
     let slow = match instance.vcpus.len() {
         0 => "",
-        _ if answer.facts.len() > told => "; it is slowed down",
-        _ => "; nothing slows it down",
+        _ if answer.rows.iter().any(|row| row.label == "Slow") => "; it is slowed down",
+        _ if !is_all_measured => "; not all that may slow it down was measured",
+        _ if instance.degraded.is_empty() => "; nothing slows it down",
+        _ => "",
     };
     answer.title = format!("{name} {is}{slow}");
     answer.node_problems(description);
@@ -114,7 +115,7 @@ fn allocated(answer: &mut Answer, allocation: &Allocation) {
 }
 
 /// Where everything but the vCPUs runs; all threads where the vCPUs are not on CPUs of their own.
-fn float(answer: &mut Answer, instance: &Instance, busy: Option<f64>) {
+fn float(answer: &mut Answer, description: &Description, instance: &Instance, busy: Option<f64>) {
     let why = match instance.float_reason {
         FloatReason::PodPool => "the pod's own shared CPUs",
         FloatReason::Near => "shared CPUs of its NUMA nodes",
@@ -124,14 +125,15 @@ fn float(answer: &mut Answer, instance: &Instance, busy: Option<f64>) {
         FloatReason::BePool => "shared CPUs of class BE",
         FloatReason::Spare => "the container's CPUs that no vCPU is pinned to",
         FloatReason::UntilAttached => "shared CPUs of its NUMA nodes and its own CPUs, until vCPUs are attached",
-        FloatReason::NoFloat => return answer.say("Others", "all its threads run on its own CPUs"),
-        FloatReason::Unchanged => "unchanged: no CPUs can be chosen now",
+        FloatReason::NoFloat => return answer.say("Threads", "all run on its own CPUs"),
+        FloatReason::Unchanged if description.node.kubelet_problem.is_some() => "frozen: kubelet's file is unusable",
+        FloatReason::Unchanged => "frozen: no shared CPUs can be chosen now",
     };
     let busy = busy.map_or(String::new(), |busy| format!("{busy:.0} % busy; "));
     // What runs there is the effect of why it is not isolated.
-    let (label, who) = match instance.state {
-        State::Isolated | State::Pinned => ("Others", "its other threads run on "),
-        _ => ("Runs on", ""),
+    let who = match instance.state {
+        State::Isolated | State::Pinned => "all but its vCPUs",
+        _ => "all",
     };
-    answer.say(label, format!("{who}{} ({busy}{why})", instance.float));
+    answer.say("Threads", format!("{who} run on {} ({busy}{why})", instance.float));
 }

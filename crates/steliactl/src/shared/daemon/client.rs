@@ -27,9 +27,10 @@ pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(25);
 /// Connects to the system bus within `limit`: a peer may accept and not answer.
 pub(crate) async fn connect(limit: Duration) -> Result<Connection, Failure> {
     let connected = timeout(limit, connection::Builder::system().build()).await;
-    connected
-        .map_err(|_| is_silent(limit))?
-        .map_err(|cause| Failure::Unreachable(format!("connect to the system bus: {cause}"), "systemctl status dbus"))
+    connected.map_err(|_| is_silent(limit))?.map_err(|cause| {
+        let text = format!("connect to the system bus: {cause}: running VMs stay isolated");
+        Failure::WithFix(text, "systemctl status dbus")
+    })
 }
 
 /// A VM that was asked for by name.

@@ -18,9 +18,9 @@ pub(crate) enum Failure {
     /// With the exit code, which is systemctl's own for `status`.
     #[error("steliad is not running: running VMs stay isolated")]
     NotRunning(u8),
-    /// The daemon or the bus does not answer; with what to do.
-    #[error("{0}: running VMs stay isolated")]
-    Unreachable(String, &'static str),
+    /// With what to do.
+    #[error("{0}")]
+    WithFix(String, &'static str),
     /// The command line is valid for clap, but ambiguous or contradictory.
     #[error("{0}")]
     Usage(String),
@@ -54,14 +54,14 @@ impl Failure {
         match self {
             // It may be stopped, or have failed.
             Self::NotRunning(_) => Some("systemctl start steliad || journalctl -eu steliad"),
-            Self::Unreachable(_, fix) => Some(fix),
+            Self::WithFix(_, fix) => Some(fix),
             _ => None,
         }
     }
 
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Failure::Partial { .. } | Failure::Unreachable(..) | Failure::Other(_) => 1,
+            Failure::Partial { .. } | Failure::WithFix(..) | Failure::Other(_) => 1,
             Failure::Usage(_) => 2,
             Failure::NoSuchInstance(_) => 3,
             Failure::NotRunning(code) => *code,
@@ -70,8 +70,11 @@ impl Failure {
 }
 
 pub(super) fn is_silent(limit: Duration) -> Failure {
-    Failure::Unreachable(
-        format!("steliad has not answered for {} s", limit.as_secs_f32()),
+    Failure::WithFix(
+        format!(
+            "steliad has not answered for {} s: running VMs stay isolated",
+            limit.as_secs_f32()
+        ),
         "systemctl status steliad; if it hangs, systemctl restart steliad",
     )
 }

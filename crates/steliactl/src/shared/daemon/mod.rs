@@ -16,6 +16,6 @@ pub(crate) use names::{VmPattern, is_glob, no_instance, none_among, one as named
 pub(crate) use node::{
     Description, FORMER, OnlineCpus, Owner, RESTART, former_vms, is_file_unusable, is_reported, owner,
 };
-pub(crate) use pod::{Pod, Pods, fold, lines_by_pod, whose};
+pub(crate) use pod::{Pod, Pods, lines_by_pod, whose};
 pub(crate) use selection::Selection;
 pub(crate) use stelia_api::reason::fix_of_kubelet_file as remedy_of_file;

@@ -37,17 +37,17 @@ pub(crate) struct Fired {
 pub(crate) async fn measured(proc: &Path, time: Duration) -> Option<Vec<Fired>> {
     let (began, before) = (Instant::now(), read_table(proc)?);
     sleep(time).await;
-    Some(fired(&before, &read_table(proc)?, began.elapsed()))
+    Some(fired_between(&before, &read_table(proc)?, began.elapsed()))
 }
 
 /// What fired between two readings, the most first.
-pub(crate) fn fired(before: &Table, now: &Table, time: Duration) -> Vec<Fired> {
+pub(crate) fn fired_between(before: &Table, now: &Table, time: Duration) -> Vec<Fired> {
     let rate = |(cpu, count): (u32, u32)| (cpu, (f64::from(count) / time.as_secs_f64().max(0.001)).ceil() as u64);
     // What a CPU that came online meanwhile has counted is older than this time.
     let cpus = now.cpus.intersection(&before.cpus);
     let each = now.devices().map(|line| {
-        // A number that now belongs to another device starts from 0.
-        let earlier = before.lines.get(&line.irq).filter(|earlier| earlier.name == line.name);
+        // A shared line that gets another driver has another name and goes on counting.
+        let earlier = before.lines.get(&line.irq);
         let risen = risen(earlier.map_or(&[], IrqLine::counts), line.counts(), &cpus);
         Fired {
             irq: line.irq,
@@ -147,9 +147,9 @@ mod tests {
             Table::parse(("CPU0 CPU1\n".to_owned() + &lines.collect::<String>()).as_bytes()).unwrap()
         };
         let mut before = table([5, 5, 5, 9]);
-        // The number was another device's.
+        // The line got another driver.
         before.lines.get_mut(&33).unwrap().name = "ahci".to_owned();
-        let fired = fired(&before, &table([8, 6, 6, 9]), Duration::from_secs(2));
+        let fired = fired_between(&before, &table([8, 6, 6, 19]), Duration::from_secs(2));
         let mut vm = Locality::default();
         vm.pci.push(PciDevice {
             address: "0000:03:00.0".to_owned(),
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(on("0"), [""; 0]);
         // A CPU that comes online brings the counts of its former time.
         let alone = Table::parse(b"CPU0\n 30: 0 IR-PCI-MSI 1-edge nvme0q1\n").unwrap();
-        assert_eq!(super::fired(&alone, &table([8, 6, 6, 9]), Duration::from_secs(2)), []);
+        assert_eq!(fired_between(&alone, &table([8, 6, 6, 9]), Duration::from_secs(2)), []);
     }
 
     #[test]

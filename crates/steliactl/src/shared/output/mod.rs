@@ -46,6 +46,12 @@ pub(crate) fn headed(heading: &str, style: TextStyle, table: String) -> String {
     }
 }
 
+/// Whether a text, which may be wrapped, has this sentence.
+pub(crate) fn has_sentence(text: &str, sentence: &str) -> bool {
+    let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
+    plain(text).contains(&plain(sentence))
+}
+
 /// A D-Bus dictionary as a JSON object.
 pub fn json_of(dict: &OwnedDict) -> Map<String, Value> {
     dict.iter().map(|(name, value)| (name.clone(), json(value))).collect()

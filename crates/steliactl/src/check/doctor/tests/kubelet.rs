@@ -2,16 +2,16 @@
 
 use super::*;
 
-fn option(facts: &mut Facts, name: &str) {
-    let options = &mut told(facts).cpu_manager_policy_options;
+fn option(seen: &mut Observed, name: &str) {
+    let options = &mut told(seen).cpu_manager_policy_options;
     options.clear();
     options.insert(name.to_owned(), "true".to_owned());
 }
 
-fn start(change: Change) -> Finding {
-    let mut facts = fit();
-    change(&mut facts);
-    named(&facts, "kubelet-start")
+fn start(change: Change) -> Diagnosis {
+    let mut seen = fit();
+    change(&mut seen);
+    named(&seen, "kubelet-start")
 }
 
 /// kubelet does not read the files of pods with the gate off, and goes on without its record of devices.
@@ -54,39 +54,39 @@ fn a_file_of_another_schema_is_told_and_devices_are_not_called_forgotten() {
     Outcome::Fail,
     r#"configured policy "static" differs from state checkpoint policy "none""#,
     "remove /var/lib/kubelet/cpu_manager_state, start kubelet; or set cpuManagerPolicy back to none",
-    |f: &mut Facts| state(f).policy = "none".into()
+    |f: &mut Observed| state(f).policy = "none".into()
 )]
 #[case::a_corrupt_memory_file(
     Outcome::Fail,
     "checksum",
     "remove /var/lib/kubelet/memory_manager_state",
-    |f: &mut Facts| f.files.memory = Err(unusable("memory_manager_state: checksum", true))
+    |f: &mut Observed| f.files.memory = Err(unusable("memory_manager_state: checksum", true))
 )]
 #[case::a_cut_file_of_pods(
     Outcome::Fail,
     "allocated_pods_state: cut",
     "remove /var/lib/kubelet/allocated_pods_state",
-    |f: &mut Facts| f.files.allocated = Err(unusable("allocated_pods_state: cut", true))
+    |f: &mut Observed| f.files.allocated = Err(unusable("allocated_pods_state: cut", true))
 )]
 #[case::another_root(
     Outcome::Fail,
     "differs",
     "remove /data/kubelet/cpu_manager_state",
-    |f: &mut Facts| {
+    |f: &mut Observed| {
         told(f).root_dir = "/data/kubelet".into();
         state(f).policy = "none".into();
     }
 )]
-#[case::an_option_of_another_kubelet(Outcome::Warn, "new-in-99", "newer than steliad", |f: &mut Facts| {
+#[case::an_option_of_another_kubelet(Outcome::Warn, "new-in-99", "newer than steliad", |f: &mut Observed| {
     option(f, "new-in-99");
 })]
 #[case::an_option_whose_gate_is_off(
     Outcome::Warn,
     "align-by-socket (alpha 1.25) needs the feature gate CPUManagerPolicyAlphaOptions in 1.36",
     "featureGates: {CPUManagerPolicyAlphaOptions: true}",
-    |f: &mut Facts| option(f, "align-by-socket")
+    |f: &mut Observed| option(f, "align-by-socket")
 )]
-#[case::too_many_numa_nodes(Outcome::Fail, "9 NUMA nodes are more than", "max-allowable-numa-nodes", |f: &mut Facts| {
+#[case::too_many_numa_nodes(Outcome::Fail, "9 NUMA nodes are more than", "max-allowable-numa-nodes", |f: &mut Observed| {
     told(f).topology_manager_policy = "restricted".into();
     f.machine = Some(machine(&shape(2, 2, 2), &[].into(), &numa_nodes(9)));
 })]
@@ -96,9 +96,9 @@ fn a_kubelet_that_would_not_start_is_told_in_its_own_words(
     #[case] fix: &str,
     #[case] change: Change,
 ) {
-    let mut facts = fit();
-    change(&mut facts);
-    let check = named(&facts, "kubelet-start");
+    let mut seen = fit();
+    change(&mut seen);
+    let check = named(&seen, "kubelet-start");
     assert_eq!(check.outcome, outcome, "{check:?}");
     says(&check.fact, &[found]);
     says(&check.fix, &[fix]);
@@ -124,13 +124,13 @@ fn a_kubelet_that_crashes_again_and_again_is_known_by_kubeadms_file() {
 #[test]
 fn what_a_hidden_flag_may_say_is_unknown_and_no_failure() {
     let both = |change: Change| {
-        let mut facts = fit();
-        facts.kubelet = Ok(KubeletConfig {
+        let mut seen = fit();
+        seen.kubelet = Ok(KubeletConfig {
             hidden: true,
             ..KubeletConfig::default()
         });
-        change(&mut facts);
-        ["kubelet-policy", "kubelet-start"].map(|name| named(&facts, name))
+        change(&mut seen);
+        ["kubelet-policy", "kubelet-start"].map(|name| named(&seen, name))
     };
     let overridden = both(|_| ());
     for one in &overridden {
@@ -138,10 +138,10 @@ fn what_a_hidden_flag_may_say_is_unknown_and_no_failure() {
         says(&one.fix, &["/etc/rancher/k3s/config.yaml"]);
     }
     says(&overridden[0].fact, &["cpuManagerPolicy: static"]);
-    let [unknown, _] = both(|facts| facts.files.cpus = Ok(None));
+    let [unknown, _] = both(|seen| seen.files.cpus = Ok(None));
     assert_eq!(unknown.outcome, Outcome::Warn);
     // The state file confirms the policy.
-    let [none, _] = both(|facts| state(facts).policy = "none".into());
+    let [none, _] = both(|seen| state(seen).policy = "none".into());
     assert_eq!(none.outcome, Outcome::Fail);
     says(&none.fact, &["cpuManagerPolicy: none"]);
 }

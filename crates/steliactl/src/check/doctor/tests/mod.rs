@@ -29,7 +29,7 @@ use crate::tests::fixtures::{block_on, columns, folder, holds, says, write};
 
 const POD: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 
-type Change = fn(&mut Facts);
+type Change = fn(&mut Observed);
 
 fn shape(nodes: u32, cores: u32, threads: u32) -> Topology {
     let shape = Shape {
@@ -42,7 +42,7 @@ fn shape(nodes: u32, cores: u32, threads: u32) -> Topology {
 }
 
 /// A node on which every check passes: 2 NUMA nodes, 4 cores, 8 CPUs, siblings 4 apart.
-fn fit() -> Facts {
+fn fit() -> Observed {
     let cpus = |text: &str| text.parse().unwrap();
     let kubelet = KubeletConfig {
         cpu_manager_policy: "static".to_owned(),
@@ -58,7 +58,7 @@ fn fit() -> Facts {
         ..CpuManagerState::absent()
     };
     let topology = shape(2, 2, 2);
-    Facts {
+    Observed {
         kernel: "6.12.9".to_owned(),
         systemd: Some(257),
         controllers: "cpuset cpu io memory pids".to_owned(),
@@ -83,7 +83,7 @@ fn fit() -> Facts {
         low_quotas: Ok(Vec::new()),
         has_plugin_folder: Ok(false),
         units: [].into(),
-        told: Ok(calm()),
+        described: Ok(calm()),
     }
 }
 
@@ -96,8 +96,8 @@ fn calm() -> Description {
 }
 
 /// What the daemon says, to be changed.
-fn node(facts: &mut Facts) -> &mut stelia_model::Node {
-    &mut facts.told.as_mut().unwrap().node
+fn node(seen: &mut Observed) -> &mut stelia_model::Node {
+    &mut seen.described.as_mut().unwrap().node
 }
 
 fn numa_nodes(count: u32) -> BTreeMap<u32, KernelNumaNode> {
@@ -105,49 +105,49 @@ fn numa_nodes(count: u32) -> BTreeMap<u32, KernelNumaNode> {
 }
 
 /// What the check of that name finds.
-fn named(facts: &Facts, name: &str) -> Finding {
-    examine(facts).into_iter().find(|one| one.check == name).unwrap()
+fn named(seen: &Observed, name: &str) -> Diagnosis {
+    examine(seen).into_iter().find(|one| one.check == name).unwrap()
 }
 
 /// Its outcome, and what it found.
-fn said(facts: &Facts, name: &str) -> (Outcome, String) {
-    let one = named(facts, name);
+fn said(seen: &Observed, name: &str) -> (Outcome, String) {
+    let one = named(seen, name);
     (one.outcome, one.fact)
 }
 
 /// What does not pass, and is not skipped.
-fn wrong(facts: &Facts) -> Vec<(&'static str, Outcome)> {
-    let wrong = examine(facts).into_iter().filter(|one| one.outcome < Outcome::Pass);
+fn wrong(seen: &Observed) -> Vec<(&'static str, Outcome)> {
+    let wrong = examine(seen).into_iter().filter(|one| one.outcome < Outcome::Pass);
     wrong.map(|one| (one.check, one.outcome)).collect()
 }
 
 /// That this is all that does not pass, and has a fix.
 #[track_caller]
-fn assert_only_problem(facts: &Facts, name: &str, outcome: Outcome) -> Finding {
-    assert_eq!(wrong(facts), [(name, outcome)]);
-    let one = named(facts, name);
+fn assert_only_problem(seen: &Observed, name: &str, outcome: Outcome) -> Diagnosis {
+    assert_eq!(wrong(seen), [(name, outcome)]);
+    let one = named(seen, name);
     assert!(!one.fix.is_empty(), "{one:?}");
     one
 }
 
-fn told(facts: &mut Facts) -> &mut KubeletConfig {
-    facts.kubelet.as_mut().unwrap()
+fn told(seen: &mut Observed) -> &mut KubeletConfig {
+    seen.kubelet.as_mut().unwrap()
 }
 
 /// kubelet's CPU manager state, to be changed.
-fn state(facts: &mut Facts) -> &mut CpuManagerState {
-    facts.files.cpus.as_mut().unwrap().as_mut().unwrap()
+fn state(seen: &mut Observed) -> &mut CpuManagerState {
+    seen.files.cpus.as_mut().unwrap().as_mut().unwrap()
 }
 
 /// The daemon does not run.
-fn alone(facts: &mut Facts) {
-    facts.told = Err(Failure::NotRunning(1));
+fn alone(seen: &mut Observed) {
+    seen.described = Err(Failure::NotRunning(1));
 }
 
 /// The daemon says that this is wrong on the node.
-fn problem(facts: &mut Facts, code: ReasonCode) {
+fn problem(seen: &mut Observed, code: ReasonCode) {
     let reason = Reason::of_node(code, "something");
-    facts.told.as_mut().unwrap().problems.push(reason);
+    seen.described.as_mut().unwrap().problems.push(reason);
 }
 
 fn unusable(text: &str, is_damaged: bool) -> UnusableState {
@@ -158,9 +158,9 @@ fn unusable(text: &str, is_damaged: bool) -> UnusableState {
 }
 
 /// steliad chooses the CPUs.
-fn ours(facts: &mut Facts) {
-    facts.allocator.source = CpuSource::Steliad;
-    facts.allocator.reserved = "0,4".parse().unwrap();
+fn ours(seen: &mut Observed) {
+    seen.allocator.source = CpuSource::Steliad;
+    seen.allocator.reserved = "0,4".parse().unwrap();
 }
 
 /// The configuration in kubelet's file, which has to have the kind and version.
@@ -179,11 +179,11 @@ fn a_ready_node_passes_every_check() {
 
 #[test]
 fn a_skipped_check_names_one_that_is_there() {
-    let mut facts = fit();
-    (facts.kubelet, facts.topology) = (Err(ConfigError::NotRunning), Err("/sys".to_owned()));
-    facts.files.cpus = Err(unusable("cut", true));
-    alone(&mut facts);
-    for one in examine(&facts).iter().filter(|one| one.outcome == Outcome::Skip) {
+    let mut seen = fit();
+    (seen.kubelet, seen.topology) = (Err(ConfigError::NotRunning), Err("/sys".to_owned()));
+    seen.files.cpus = Err(unusable("cut", true));
+    alone(&mut seen);
+    for one in examine(&seen).iter().filter(|one| one.outcome == Outcome::Skip) {
         assert!(CHECKS.iter().any(|(name, _)| one.needs == Some(name)), "{one:?}");
     }
 }
@@ -200,73 +200,73 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
 }
 
 #[rstest]
-#[case::no_cgroup2("cgroup", Outcome::Fail, |f: &mut Facts| f.controllers.clear())]
-#[case::two_homes("kubelet-home", Outcome::Fail, |f: &mut Facts| f.home = Err("which is not clear".into()))]
-#[case::cgroup_root("kubelet-cgroups", Outcome::Fail, |f: &mut Facts| told(f).cgroup_root = "/k8s-infra".into())]
-#[case::no_pods_cgroups("kubelet-cgroups", Outcome::Fail, |f: &mut Facts| {
+#[case::no_cgroup2("cgroup", Outcome::Fail, |f: &mut Observed| f.controllers.clear())]
+#[case::two_homes("kubelet-home", Outcome::Fail, |f: &mut Observed| f.home = Err("which is not clear".into()))]
+#[case::cgroup_root("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| told(f).cgroup_root = "/k8s-infra".into())]
+#[case::no_pods_cgroups("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| {
     told(f).cgroups_per_qos = false;
     told(f).enforce_node_allocatable = Vec::new();
 })]
-#[case::no_cpuset("cgroup", Outcome::Fail, |f: &mut Facts| f.controllers = "cpu".into())]
-#[case::old_kernel("kernel", Outcome::Warn, |f: &mut Facts| { f.kernel = "6.1.0-30".into(); f.exclusive = Some(false) })]
-#[case::old_systemd("systemd", Outcome::Fail, |f: &mut Facts| f.systemd = Some(249))]
-#[case::a_misspelt_key("kubelet", Outcome::Warn, |f: &mut Facts| told(f).warnings = parsed("reservedCpus: 0").unwrap().warnings)]
-#[case::a_gate_of_another_version("kubelet", Outcome::Warn, |f: &mut Facts| { told(f).feature_gates.insert("CPUManager".into(), true); })]
-#[case::an_unreadable_configuration("kubelet", Outcome::Fail, |f: &mut Facts| f.kubelet = Err(parsed("reservedSystemCPUs: 0").unwrap_err()))]
-#[case::no_kubelet("kubelet", Outcome::Fail, |f: &mut Facts| f.kubelet = Err(ConfigError::NotRunning))]
-#[case::both_choose("kubelet-policy", Outcome::Warn, |f: &mut Facts| ours(f))]
-#[case::nothing_reserved("kubelet-policy", Outcome::Warn, |f: &mut Facts| { ours(f); f.allocator.reserved = CpuSet::new(); f.kubelet = Err(ConfigError::NotRunning) })]
-#[case::policy_none("kubelet-policy", Outcome::Fail, |f: &mut Facts| { f.kubelet = Ok(KubeletConfig::default()); state(f).policy = "none".into() })]
-#[case::siblings_apart("cpus", Outcome::Warn, |f: &mut Facts| told(f).cpu_manager_policy_options.clear())]
-#[case::isolated_at_boot("isolcpus", Outcome::Warn, |f: &mut Facts| f.cmdline = "isolcpus=1,5".into())]
-#[case::shared_cpus_isolated_at_boot("isolcpus", Outcome::Fail, |f: &mut Facts| f.cmdline = "isolcpus=2,6".into())]
-#[case::two_give_cpus("dra-driver", Outcome::Warn, |f: &mut Facts| { f.dra.insert("dra.cpu".into(), "/x".into()); })]
-#[case::no_kvm("kvm", Outcome::Warn, |f: &mut Facts| f.kvm = false)]
-#[case::a_container_outside_its_pod("kubelet-cgroups", Outcome::Fail, |f: &mut Facts| f.misplaced = Some((3, ProcessPlace::OutsideOfPods("a".into()))))]
-#[case::a_container_of_docker("kubelet-cgroups", Outcome::Fail, |f: &mut Facts| f.misplaced = Some((3, ProcessPlace::Docker("a".into()))))]
-#[case::no_daemon("daemon", Outcome::Warn, |f: &mut Facts| alone(f))]
-#[case::no_socket("runner-socket", Outcome::Fail, |f: &mut Facts| f.socket = false)]
-#[case::isolcpus_in_our_pool("isolcpus", Outcome::Fail, |f: &mut Facts| { ours(f); f.kubelet = Err(ConfigError::NotRunning); f.cmdline = "isolcpus=2".into() })]
-#[case::an_unusable_file("kubelet-state", Outcome::Fail, |f: &mut Facts| problem(f, ReasonCode::KubeletUnusable))]
-#[case::keys_of_a_newer_kubelet("kubelet-state", Outcome::Warn, |f: &mut Facts| problem(f, ReasonCode::KubeletUnknownKeys))]
-#[case::a_silent_systemd("systemd-silent", Outcome::Fail, |f: &mut Facts| problem(f, ReasonCode::SystemdSilent))]
-#[case::nothing_published("not-published", Outcome::Warn, |f: &mut Facts| problem(f, ReasonCode::NotPublished))]
-#[case::low_quotas("crun", Outcome::Warn, |f: &mut Facts| f.low_quotas = Ok(vec!["a has 1 %".into()]))]
+#[case::no_cpuset("cgroup", Outcome::Fail, |f: &mut Observed| f.controllers = "cpu".into())]
+#[case::old_kernel("kernel", Outcome::Warn, |f: &mut Observed| { f.kernel = "6.1.0-30".into(); f.exclusive = Some(false) })]
+#[case::old_systemd("systemd", Outcome::Fail, |f: &mut Observed| f.systemd = Some(249))]
+#[case::a_misspelt_key("kubelet", Outcome::Warn, |f: &mut Observed| told(f).warnings = parsed("reservedCpus: 0").unwrap().warnings)]
+#[case::a_gate_of_another_version("kubelet", Outcome::Warn, |f: &mut Observed| { told(f).feature_gates.insert("CPUManager".into(), true); })]
+#[case::an_unreadable_configuration("kubelet", Outcome::Fail, |f: &mut Observed| f.kubelet = Err(parsed("reservedSystemCPUs: 0").unwrap_err()))]
+#[case::no_kubelet("kubelet", Outcome::Fail, |f: &mut Observed| f.kubelet = Err(ConfigError::NotRunning))]
+#[case::both_choose("kubelet-policy", Outcome::Warn, |f: &mut Observed| ours(f))]
+#[case::nothing_reserved("kubelet-policy", Outcome::Warn, |f: &mut Observed| { ours(f); f.allocator.reserved = CpuSet::new(); f.kubelet = Err(ConfigError::NotRunning) })]
+#[case::policy_none("kubelet-policy", Outcome::Fail, |f: &mut Observed| { f.kubelet = Ok(KubeletConfig::default()); state(f).policy = "none".into() })]
+#[case::siblings_apart("cpus", Outcome::Warn, |f: &mut Observed| told(f).cpu_manager_policy_options.clear())]
+#[case::isolated_at_boot("isolcpus", Outcome::Warn, |f: &mut Observed| f.cmdline = "isolcpus=1,5".into())]
+#[case::shared_cpus_isolated_at_boot("isolcpus", Outcome::Fail, |f: &mut Observed| f.cmdline = "isolcpus=2,6".into())]
+#[case::two_give_cpus("dra-driver", Outcome::Warn, |f: &mut Observed| { f.dra.insert("dra.cpu".into(), "/x".into()); })]
+#[case::no_kvm("kvm", Outcome::Warn, |f: &mut Observed| f.kvm = false)]
+#[case::a_container_outside_its_pod("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| f.misplaced = Some((3, ProcessPlace::OutsideOfPods("a".into()))))]
+#[case::a_container_of_docker("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| f.misplaced = Some((3, ProcessPlace::Docker("a".into()))))]
+#[case::no_daemon("daemon", Outcome::Warn, |f: &mut Observed| alone(f))]
+#[case::no_socket("runner-socket", Outcome::Fail, |f: &mut Observed| f.socket = false)]
+#[case::isolcpus_in_our_pool("isolcpus", Outcome::Fail, |f: &mut Observed| { ours(f); f.kubelet = Err(ConfigError::NotRunning); f.cmdline = "isolcpus=2".into() })]
+#[case::an_unusable_file("kubelet-state", Outcome::Fail, |f: &mut Observed| problem(f, ReasonCode::KubeletUnusable))]
+#[case::keys_of_a_newer_kubelet("kubelet-state", Outcome::Warn, |f: &mut Observed| problem(f, ReasonCode::KubeletUnknownKeys))]
+#[case::a_silent_systemd("systemd-silent", Outcome::Fail, |f: &mut Observed| problem(f, ReasonCode::SystemdSilent))]
+#[case::nothing_published("not-published", Outcome::Warn, |f: &mut Observed| problem(f, ReasonCode::NotPublished))]
+#[case::low_quotas("crun", Outcome::Warn, |f: &mut Observed| f.low_quotas = Ok(vec!["a has 1 %".into()]))]
 fn what_is_wrong_is_told_with_a_fix_and_nothing_else_is(
     #[case] name: &str,
     #[case] outcome: Outcome,
     #[case] change: Change,
 ) {
-    let mut facts = fit();
-    change(&mut facts);
-    assert_only_problem(&facts, name, outcome);
+    let mut seen = fit();
+    change(&mut seen);
+    assert_only_problem(&seen, name, outcome);
 }
 
 /// Whether the daemon or the command read it: kubelet's start, which the file prevents too, is not a second failure.
 #[test]
 fn a_damaged_file_of_kubelets_is_one_failure() {
-    let mut facts = fit();
-    facts.files.cpus = Err(unusable("cpu_manager_state: checksum mismatch", true));
-    problem(&mut facts, ReasonCode::KubeletUnusable);
-    assert_only_problem(&facts, STATE, Outcome::Fail);
-    assert_eq!(named(&facts, "kubelet-start").needs, Some(STATE));
-    alone(&mut facts);
-    assert_eq!(wrong(&facts), [(STATE, Outcome::Fail), (DAEMON, Outcome::Warn)]);
-    says(&named(&facts, STATE).fix, &["drain the node"]);
+    let mut seen = fit();
+    seen.files.cpus = Err(unusable("cpu_manager_state: checksum mismatch", true));
+    problem(&mut seen, ReasonCode::KubeletUnusable);
+    assert_only_problem(&seen, STATE, Outcome::Fail);
+    assert_eq!(named(&seen, "kubelet-start").needs, Some(STATE));
+    alone(&mut seen);
+    assert_eq!(wrong(&seen), [(STATE, Outcome::Fail), (DAEMON, Outcome::Warn)]);
+    says(&named(&seen, STATE).fix, &["drain the node"]);
     // What the file is found unusable for is not a second failure either.
-    let mut facts = fit();
-    problem(&mut facts, ReasonCode::KubeletUnusable);
-    facts.home = Err("which is not clear".into());
-    assert_eq!(wrong(&facts), [("kubelet-home", Outcome::Fail)]);
+    let mut seen = fit();
+    problem(&mut seen, ReasonCode::KubeletUnusable);
+    seen.home = Err("which is not clear".into());
+    assert_eq!(wrong(&seen), [("kubelet-home", Outcome::Fail)]);
 }
 
 #[test]
 fn without_a_daemon_the_file_is_judged_as_the_daemon_would() {
     let outcome = |change: Change| {
-        let mut facts = fit();
-        alone(&mut facts);
-        change(&mut facts);
-        named(&facts, STATE).outcome
+        let mut seen = fit();
+        alone(&mut seen);
+        change(&mut seen);
+        named(&seen, STATE).outcome
     };
     assert_eq!(outcome(|_| ()), Outcome::Pass);
     assert_eq!(
@@ -281,33 +281,33 @@ fn without_a_daemon_the_file_is_judged_as_the_daemon_would() {
 
 #[test]
 fn the_cgroup_root_of_a_kubelet_that_does_not_run_is_told_too() {
-    let mut facts = fit();
+    let mut seen = fit();
     let stopped = KubeletConfig {
         cgroup_root: "/k8s-infra".into(),
         ..KubeletConfig::default()
     };
-    facts.kubelet = Err(ConfigError::NotRunning);
-    facts.stopped = Some(Ok(stopped));
-    let (outcome, found) = said(&facts, "kubelet-cgroups");
+    seen.kubelet = Err(ConfigError::NotRunning);
+    seen.stopped = Some(Ok(stopped));
+    let (outcome, found) = said(&seen, "kubelet-cgroups");
     assert_eq!(outcome, Outcome::Fail);
     says(&found, &["/k8s-infra"]);
 }
 
 /// The whole answer.
-fn screen(facts: &Facts, verbose: bool) -> String {
-    let findings = examine(facts);
-    Examined { findings, verbose }.text(columns(80))
+fn screen(seen: &Observed, verbose: bool) -> String {
+    let diagnoses = examine(seen);
+    Examined { diagnoses, verbose }.text(columns(80))
 }
 
 #[test]
 fn what_does_not_pass_is_told_and_each_cause_once() {
-    let mut facts = fit();
-    facts.kubelet = Err(ConfigError::NotRunning);
-    facts.files.cpus = Ok(None);
-    facts.socket = false;
-    alone(&mut facts);
-    insta::assert_snapshot!(screen(&facts, false));
-    let verbose = screen(&facts, true);
+    let mut seen = fit();
+    seen.kubelet = Err(ConfigError::NotRunning);
+    seen.files.cpus = Ok(None);
+    seen.socket = false;
+    alone(&mut seen);
+    insta::assert_snapshot!(screen(&seen, false));
+    let verbose = screen(&seen, true);
     says(&verbose, &["PASS  cgroup: ", "SKIP  kubelet-start: "]);
     assert!(verbose.lines().count() > CHECKS.len(), "{verbose}");
     assert!(screen(&fit(), false).ends_with("This node is ready for VMs.\n"));
@@ -315,14 +315,14 @@ fn what_does_not_pass_is_told_and_each_cause_once() {
 
 #[test]
 fn what_the_daemon_says_has_its_effect_and_fix() {
-    let mut facts = fit();
-    let told = facts.told.as_mut().unwrap();
+    let mut seen = fit();
+    let told = seen.described.as_mut().unwrap();
     let why = "/var/lib/kubelet/cpu_manager_state: checksum mismatch (stored 1, computed 14413152)";
     told.problems.push(Reason::of_node(ReasonCode::KubeletUnusable, why));
     told.problems
         .push(Reason::of_node(ReasonCode::NotWatched, "inotify: no space left"));
     Arc::make_mut(&mut told.node.ledger).enabled = false;
-    insta::assert_snapshot!(screen(&facts, false));
+    insta::assert_snapshot!(screen(&seen, false));
 }
 
 #[test]
@@ -351,14 +351,14 @@ fn an_empty_root_is_a_node_that_is_not_ready_and_json_has_all_checks() {
 
 #[test]
 fn a_kernel_of_which_nothing_is_known_is_not_called_old() {
-    let mut facts = fit();
-    (facts.kernel, facts.exclusive) = (String::new(), None);
-    assert_eq!(named(&facts, "kernel").outcome, Outcome::Note);
+    let mut seen = fit();
+    (seen.kernel, seen.exclusive) = (String::new(), None);
+    assert_eq!(named(&seen, "kernel").outcome, Outcome::Note);
 }
 
-/// The facts of a node below this folder, without a daemon.
-fn read(root: &Path) -> Facts {
-    Facts::read(root, Err(Failure::NotRunning(1)))
+/// The seen of a node below this folder, without a daemon.
+fn read(root: &Path) -> Observed {
+    Observed::read(root, Err(Failure::NotRunning(1)))
 }
 
 #[test]
@@ -372,10 +372,10 @@ fn facts_are_read_from_the_nodes_files() {
         (&format!("{cgroup}/cpuset.cpus.partition"), "member\n"),
         (&format!("{cgroup}/cpuset.cpus.exclusive"), "\n"),
     ]);
-    let facts = read(root.path());
-    assert_eq!(facts.kernel, "6.12.9+deb13-amd64");
-    assert_eq!((facts.systemd, facts.exclusive), (Some(257), Some(true)));
-    assert!(!facts.kvm && facts.files.cpus == Ok(None));
+    let seen = read(root.path());
+    assert_eq!(seen.kernel, "6.12.9+deb13-amd64");
+    assert_eq!((seen.systemd, seen.exclusive), (Some(257), Some(true)));
+    assert!(!seen.kvm && seen.files.cpus == Ok(None));
 }
 
 #[test]
@@ -388,8 +388,8 @@ fn a_kubelet_with_another_root_directory_than_the_one_that_is_read_is_seen() {
         ("data/kubelet/cpu_manager_state", "{}"),
     ]);
     let root = root.path();
-    let facts = read(root);
-    says(&facts.home.unwrap_err(), &["/var/lib/kubelet is read", "/data/kubelet"]);
+    let seen = read(root);
+    says(&seen.home.unwrap_err(), &["/var/lib/kubelet is read", "/data/kubelet"]);
     write(root, "etc/stelia/steliad.toml", "kubelet-root = \"/data/kubelet\"");
     assert_eq!(read(root).home, Ok("/data/kubelet".into()));
     // A link is accepted like the directory itself.
@@ -408,8 +408,8 @@ fn the_last_isolcpus_counts_and_its_flags_are_no_cpus() {
         ("managed_irq,2", Outcome::Pass),
         ("nohz,managed_irq,2", Outcome::Pass),
     ] {
-        let mut facts = fit();
-        facts.cmdline = format!("quiet isolcpus={value}");
-        assert_eq!(named(&facts, "isolcpus").outcome, outcome, "{value}");
+        let mut seen = fit();
+        seen.cmdline = format!("quiet isolcpus={value}");
+        assert_eq!(named(&seen, "isolcpus").outcome, outcome, "{value}");
     }
 }

@@ -3,20 +3,20 @@
 use stelia_api::ledger::LedgerSummary;
 use stelia_api::quiet::{Irqbalance, Quiet, Remaining, RemainingCause};
 
-use super::super::facts::parse_units;
+use super::super::observed::parse_units;
 use super::*;
 
-fn quiet(facts: &mut Facts) -> &mut Quiet {
-    Arc::make_mut(&mut node(facts).quiet)
+fn quiet(seen: &mut Observed) -> &mut Quiet {
+    Arc::make_mut(&mut node(seen).quiet)
 }
 
-fn ledger(facts: &mut Facts) -> &mut LedgerSummary {
-    Arc::make_mut(&mut node(facts).ledger)
+fn ledger(seen: &mut Observed) -> &mut LedgerSummary {
+    Arc::make_mut(&mut node(seen).ledger)
 }
 
 /// An interrupt that reaches a VM's CPUs.
-fn remaining(facts: &mut Facts, why: RemainingCause) {
-    quiet(facts).report.remaining = vec![Remaining {
+fn remaining(seen: &mut Observed, why: RemainingCause) {
+    quiet(seen).report.remaining = vec![Remaining {
         irq: 130,
         name: "nvme0q3".to_owned(),
         why,
@@ -25,20 +25,20 @@ fn remaining(facts: &mut Facts, why: RemainingCause) {
 }
 
 #[rstest]
-#[case::switched_off("irq-steering", Outcome::Note, |f: &mut Facts| quiet(f).steering = "off".to_owned())]
-#[case::some_remain("irq-steering", Outcome::Warn, |f: &mut Facts| remaining(f, RemainingCause::StillFires))]
-#[case::irqbalance_not_told("irq-steering", Outcome::Warn, |f: &mut Facts| quiet(f).report.irqbalance = Irqbalance::NotInformed)]
-#[case::no_answer("not-steered", Outcome::Warn, |f: &mut Facts| problem(f, ReasonCode::NotSteered))]
-#[case::a_ledger_that_is_off("ledger", Outcome::Note, |f: &mut Facts| ledger(f).enabled = false)]
-#[case::a_ledger_that_cannot_be_written("ledger-not-kept", Outcome::Warn, |f: &mut Facts| problem(f, ReasonCode::LedgerNotKept))]
-#[case::no_tracing("ledger", Outcome::Note, |f: &mut Facts| f.tracing = false)]
+#[case::switched_off("irq-steering", Outcome::Note, |f: &mut Observed| quiet(f).steering = "off".to_owned())]
+#[case::some_remain("irq-steering", Outcome::Warn, |f: &mut Observed| remaining(f, RemainingCause::StillFires))]
+#[case::irqbalance_not_told("irq-steering", Outcome::Warn, |f: &mut Observed| quiet(f).report.irqbalance = Irqbalance::NotInformed)]
+#[case::no_answer("not-steered", Outcome::Warn, |f: &mut Observed| problem(f, ReasonCode::NotSteered))]
+#[case::a_ledger_that_is_off("ledger", Outcome::Note, |f: &mut Observed| ledger(f).enabled = false)]
+#[case::a_ledger_that_cannot_be_written("ledger-not-kept", Outcome::Warn, |f: &mut Observed| problem(f, ReasonCode::LedgerNotKept))]
+#[case::no_tracing("ledger", Outcome::Note, |f: &mut Observed| f.tracing = false)]
 fn what_is_amiss_is_told_and_nothing_else_is(#[case] name: &str, #[case] outcome: Outcome, #[case] change: Change) {
-    let mut facts = fit();
-    change(&mut facts);
-    let findings = vec![assert_only_problem(&facts, name, outcome)];
+    let mut seen = fit();
+    change(&mut seen);
+    let diagnoses = vec![assert_only_problem(&seen, name, outcome)];
     assert_eq!(
         Examined {
-            findings,
+            diagnoses,
             verbose: false
         }
         .failure(),
@@ -48,17 +48,17 @@ fn what_is_amiss_is_told_and_nothing_else_is(#[case] name: &str, #[case] outcome
 
 #[test]
 fn an_interrupt_that_the_kernel_places_and_that_does_not_fire_disturbs_nobody() {
-    let mut facts = fit();
-    remaining(&mut facts, RemainingCause::Managed);
-    assert_eq!(wrong(&facts), []);
+    let mut seen = fit();
+    remaining(&mut seen, RemainingCause::Managed);
+    assert_eq!(wrong(&seen), []);
     // Before it has asked, nothing is called calm.
-    *quiet(&mut facts) = Quiet::default();
-    assert_eq!(wrong(&facts), [("irq-steering", Outcome::Note)]);
+    *quiet(&mut seen) = Quiet::default();
+    assert_eq!(wrong(&seen), [("irq-steering", Outcome::Note)]);
 }
 
-fn unit(facts: &mut Facts, name: &str, state: &str, status: &str) {
+fn unit(seen: &mut Observed, name: &str, state: &str, status: &str) {
     let unit = (state.to_owned(), status.to_owned());
-    facts.units.insert(format!("{name}.service"), unit);
+    seen.units.insert(format!("{name}.service"), unit);
 }
 
 #[test]
@@ -74,29 +74,29 @@ fn a_daemon_that_failed_is_not_one_that_does_not_run() {
         ("active", not_running(), "does not answer", "journalctl -u steliad"),
         ("active", silent(), "has not answered", "journalctl -u steliad"),
     ] {
-        let mut facts = fit();
-        facts.told = Err(failure);
+        let mut seen = fit();
+        seen.described = Err(failure);
         if !state.is_empty() {
-            unit(&mut facts, "steliad", state, "");
+            unit(&mut seen, "steliad", state, "");
         }
-        let one = named(&facts, DAEMON);
+        let one = named(&seen, DAEMON);
         assert_eq!((one.outcome, one.fix.as_str()), (Outcome::Warn, fix), "{state}");
         says(&one.fact, &[fact]);
         says(one.effect, &["VMs stay isolated"]);
-        assert_eq!(named(&facts, "ledger").needs, Some(DAEMON));
+        assert_eq!(named(&seen, "ledger").needs, Some(DAEMON));
     }
-    let mut facts = fit();
-    facts.told = Err(Failure::Other("Permission denied: run as root".to_owned()));
-    assert_eq!(named(&facts, DAEMON).outcome, Outcome::Note);
+    let mut seen = fit();
+    seen.described = Err(Failure::Other("Permission denied: run as root".to_owned()));
+    assert_eq!(named(&seen, DAEMON).outcome, Outcome::Note);
 }
 
 #[test]
 fn the_plugin_is_judged_by_what_it_says_of_itself() {
     let plugin = |state: &str, status: &str| {
-        let mut facts = fit();
-        facts.has_plugin_folder = Ok(true);
-        unit(&mut facts, "steliad-device-plugin", state, status);
-        said(&facts, "device-plugin")
+        let mut seen = fit();
+        seen.has_plugin_folder = Ok(true);
+        unit(&mut seen, "steliad-device-plugin", state, status);
+        said(&seen, "device-plugin")
     };
     for (state, status, outcome) in [
         ("active", "registered; 3 devices, healthy", Outcome::Pass),
@@ -115,12 +115,12 @@ fn the_plugin_is_judged_by_what_it_says_of_itself() {
         assert_eq!(plugin(state, status), (outcome, status.to_owned()));
     }
     assert_eq!(plugin("inactive", "").0, Outcome::Warn);
-    let mut facts = fit();
-    facts.has_plugin_folder = Ok(true);
-    assert_eq!(named(&facts, "device-plugin").outcome, Outcome::Note);
+    let mut seen = fit();
+    seen.has_plugin_folder = Ok(true);
+    assert_eq!(named(&seen, "device-plugin").outcome, Outcome::Note);
     // What may not be read is not said to be off.
-    facts.has_plugin_folder = Err("read /var/lib/kubelet/device-plugins: Permission denied".to_owned());
-    let (outcome, fact) = said(&facts, "device-plugin");
+    seen.has_plugin_folder = Err("read /var/lib/kubelet/device-plugins: Permission denied".to_owned());
+    let (outcome, fact) = said(&seen, "device-plugin");
     assert_eq!(outcome, Outcome::Note);
     says(&fact, &["not known", "Permission denied"]);
 }

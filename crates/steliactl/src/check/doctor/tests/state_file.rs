@@ -1,6 +1,6 @@
 //! What is told of kubelet's file.
 
-use super::super::state_file::gather;
+use super::super::state_file::read_state_file;
 use super::*;
 use crate::cli::Command;
 use crate::shared::daemon::Pods;
@@ -16,7 +16,7 @@ fn steliactl(line: &[&str], pods: &Pods) -> Result<String, Failure> {
     };
     let file = kubelet_state.as_deref().unwrap();
     cli.output_options()?
-        .print(&gather(file, Path::new("/nonexistent"), pods))
+        .print(&read_state_file(file, Path::new("/nonexistent"), pods))
 }
 
 fn json_of(file: &str) -> Value {

@@ -11,9 +11,9 @@ const GIB: u64 = 1 << 30;
 
 #[test]
 fn what_is_not_known_of_quotas_is_not_said_to_be_right() {
-    let mut facts = fit();
-    facts.low_quotas = Err("cpu.max: denied".to_owned());
-    let (outcome, fact) = said(&facts, "crun");
+    let mut seen = fit();
+    seen.low_quotas = Err("cpu.max: denied".to_owned());
+    let (outcome, fact) = said(&seen, "crun");
     assert_eq!(outcome, Outcome::Note);
     says(&fact, &["cpu.max: denied"]);
 }
@@ -66,19 +66,19 @@ fn a_dra_driver_of_cpus_is_refused_where_steliad_chooses_and_named_elsewhere() {
     assert!(read(&elsewhere).contains_key("native.cpu"));
     assert!(read(&[(&plugin("gpu.nvidia.com"), "")]).is_empty());
 
-    let mut facts = fit();
-    facts.dra = found;
-    assert_eq!(named(&facts, "dra-driver").outcome, Outcome::Warn);
-    ours(&mut facts);
-    let (outcome, found) = said(&facts, "dra-driver");
+    let mut seen = fit();
+    seen.dra = found;
+    assert_eq!(named(&seen, "dra-driver").outcome, Outcome::Warn);
+    ours(&mut seen);
+    let (outcome, found) = said(&seen, "dra-driver");
     assert_eq!(outcome, Outcome::Fail);
     says(&found, &["dra.cpu (/var/lib/kubelet/plugins_registry"]);
 }
 
 #[test]
 fn the_memory_of_scopes_is_summed_and_that_in_place_is_the_pods_own() {
-    let mut facts = fit();
-    let told = facts.told.as_mut().unwrap();
+    let mut seen = fit();
+    let told = seen.described.as_mut().unwrap();
     let scopes = [
         "/stelia.slice/a.scope",
         "/stelia.slice/b.scope",
@@ -101,7 +101,7 @@ fn the_memory_of_scopes_is_summed_and_that_in_place_is_the_pods_own() {
             },
         );
     }
-    let (outcome, fact) = said(&facts, "vm-memory");
+    let (outcome, fact) = said(&seen, "vm-memory");
     assert_eq!(outcome, Outcome::Note);
     says(&fact, &["3.0 GiB"]);
 }
@@ -128,26 +128,25 @@ fn vms_with_remote_memory_or_devices_are_named_and_the_others_are_not() {
             ..Locality::default()
         }
     };
-    let mut facts = fit();
+    let mut seen = fit();
     let vms = [
         ("a", vm([GIB / 2, GIB / 2], 0)),
         ("b", vm([GIB, 0], 0)),
         ("c", vm([GIB, 0], 1)),
     ];
-    let localities = &mut facts.told.as_mut().unwrap().locality.instances;
+    let localities = &mut seen.described.as_mut().unwrap().locality.instances;
     *localities = vms.into_iter().map(|(pod, vm)| (pod.to_owned(), vm)).collect();
-    let one = assert_only_problem(&facts, "locality", Outcome::Warn);
+    let one = assert_only_problem(&seen, "locality", Outcome::Warn);
     says(&one.fact, &["a: 50 % (512 MiB of 1.0 GiB)", "c: ", "nic on 1"]);
     assert!(!one.fact.contains("b: "), "{one:?}");
     assert_eq!(one.fix, "steliactl why a");
-    facts
-        .told
+    seen.described
         .as_mut()
         .unwrap()
         .locality
         .instances
         .retain(|pod, _| pod == "b");
-    assert_eq!(wrong(&facts), []);
+    assert_eq!(wrong(&seen), []);
 }
 
 #[test]
@@ -157,7 +156,7 @@ fn numa_balancing_matters_for_large_vms_alone() {
         (&[0, 1], 4 * GIB, Outcome::Warn),
         (&[1], 32 * GIB, Outcome::Warn),
     ] {
-        let mut facts = fit();
+        let mut seen = fit();
         let memory = NodeMemory {
             anon,
             ..NodeMemory::default()
@@ -167,17 +166,17 @@ fn numa_balancing_matters_for_large_vms_alone() {
             memory: [(nodes[0], memory)].into(),
             ..Locality::default()
         };
-        let told = facts.told.as_mut().unwrap();
+        let told = seen.described.as_mut().unwrap();
         told.locality.instances.insert(POD.to_owned(), vm);
-        assert_eq!(wrong(&facts), []);
-        facts.numa_balancing = true;
-        assert_eq!(named(&facts, "numa-balancing").outcome, outcome);
+        assert_eq!(wrong(&seen), []);
+        seen.numa_balancing = true;
+        assert_eq!(named(&seen, "numa-balancing").outcome, outcome);
     }
 }
 
 #[test]
 fn of_many_the_first_are_named() {
     let all: Vec<String> = (0..5).map(|number| number.to_string()).collect();
-    assert_eq!(some(&all), "0; 1; 2; and 2 more");
-    assert_eq!(some(&all[..2]), "0; 1");
+    assert_eq!(first_few(&all), "0; 1; 2; and 2 more");
+    assert_eq!(first_few(&all[..2]), "0; 1");
 }

@@ -8,7 +8,7 @@ use stelia_ledger::verdict::{SignedHead, Verdict};
 
 use super::account::VmAccount;
 use super::rows::{self, Section};
-use super::{Period, Source, proof};
+use super::{LedgerReader, Period, verification};
 use crate::shared::daemon::{Failure, Pod};
 use crate::shared::kernel::{Roots, host_name};
 use crate::shared::output::{Meaning, counted, now};
@@ -40,12 +40,12 @@ struct Page<'a> {
 
 /// # Errors
 /// No such VM, or there is no answer.
-pub(super) async fn html(source: &Source, vm: &str, period: Period, roots: &Roots) -> Result<String, Failure> {
-    let account = source.one(vm, period).await?;
-    let verdict = source.verdict().await?;
+pub(super) async fn report(reader: &LedgerReader, vm: &str, period: Period, roots: &Roots) -> Result<String, Failure> {
+    let account = reader.one(vm, period).await?;
+    let verdict = reader.verdict().await?;
     let (mut key, mut host) = Default::default();
-    if let Source::Daemon(client) = source {
-        key = proof::key(client).await.map(|key| key.key).unwrap_or_default();
+    if let LedgerReader::Daemon(client) = reader {
+        key = verification::key(client).await.map(|key| key.key).unwrap_or_default();
         host = host_name(&roots.proc);
     }
     let page = page(&account, &verdict, &key, &host, now());

@@ -1,4 +1,4 @@
-//! The node's facts: what its files, systemd and the daemon say.
+//! The node's seen: what its files, systemd and the daemon say.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +28,7 @@ const SYSTEMD_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Plain values; an error says why one could not be read.
 #[derive(Debug)]
-pub(super) struct Facts {
+pub(super) struct Observed {
     /// `/proc/sys/kernel/osrelease`; empty where it is not there.
     pub(super) kernel: String,
     /// systemd's version, from the library that PID 1 is linked to.
@@ -70,12 +70,12 @@ pub(super) struct Facts {
 
     /// What systemd says of steliad's services, by unit: its state, and its status as `systemctl status` shows it. Empty: no answer.
     pub(super) units: BTreeMap<String, (String, String)>,
-    pub(super) told: Result<Description, Failure>,
+    pub(super) described: Result<Description, Failure>,
 }
 
-impl Facts {
-    /// Reads the facts that are in files; `root` is `/`.
-    pub(super) fn read(root: &Path, told: Result<Description, Failure>) -> Self {
+impl Observed {
+    /// Reads the seen that are in files; `root` is `/`.
+    pub(super) fn read(root: &Path, described: Result<Description, Failure>) -> Self {
         let (proc, sys) = (root.join("proc"), root.join("sys"));
         let text = |path: &str| {
             fs::read_to_string(root.join(path))
@@ -132,7 +132,7 @@ impl Facts {
             kubelet,
 
             units: BTreeMap::new(),
-            told,
+            described,
         }
     }
 
@@ -155,8 +155,8 @@ impl Facts {
         self.kubelet.as_ref().map_err(|_| KUBELET)
     }
 
-    pub(super) fn told(&self) -> Result<&Description, &'static str> {
-        self.told.as_ref().map_err(|_| DAEMON)
+    pub(super) fn description(&self) -> Result<&Description, &'static str> {
+        self.described.as_ref().map_err(|_| DAEMON)
     }
 
     /// `cpu_manager_state`, where it is there and can be used.

@@ -4,7 +4,7 @@ use serde::Serialize;
 use stelia_ledger::account::grouped;
 use stelia_ledger::verdict::Verdict;
 
-use super::{Source, rows};
+use super::{LedgerReader, rows};
 use crate::shared::daemon::{Client, Failure};
 use crate::shared::output::{Render, TextStyle, counted, now, paragraph, printable, properties};
 
@@ -21,7 +21,7 @@ pub(super) async fn key(client: &Client) -> Result<Key, Failure> {
     let mut key = client.answer_in_time(client.manager().ledger_key()).await?;
     if key.is_empty() {
         // The daemon says why there is no ledger, and opens one that was not open yet.
-        Source::Daemon(client.clone()).all((now(), 0)).await?;
+        LedgerReader::Daemon(client.clone()).all((now(), 0)).await?;
         key = client.answer_in_time(client.manager().ledger_key()).await?;
     }
     if key.is_empty() {
@@ -38,7 +38,7 @@ impl Render for Key {
 
 /// What checking showed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Proof {
+pub(crate) struct Verification {
     /// No fault, and every signature is good.
     good: bool,
     #[serde(flatten)]
@@ -48,7 +48,7 @@ pub(crate) struct Proof {
     is_unkeyed: bool,
 }
 
-impl Proof {
+impl Verification {
     pub(super) fn of(verdict: Verdict, is_unkeyed: bool) -> Self {
         Self {
             good: verdict.is_good(),
@@ -89,7 +89,7 @@ impl Proof {
     }
 }
 
-impl Render for Proof {
+impl Render for Verification {
     fn text(&self, style: TextStyle) -> String {
         let verdict = &self.verdict;
         let faults = verdict.faults.iter();
