@@ -4,7 +4,7 @@ use http::Method;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::{Api, JSON, ServerFailure, escape};
+use super::{Api, JSON, REQUEST_TIMEOUT, ServerFailure, escape};
 use crate::reservations::Version;
 
 /// Koordinator's annotation, which the runner reads by `--resource-status`.
@@ -57,7 +57,9 @@ impl Api {
         if binding.version != 0 {
             body["metadata"]["resourceVersion"] = binding.version.to_string().into();
         }
-        let path = format!("{}/binding", path(binding.namespace, binding.name));
+        // The API server, too, ends the request after so long: it would otherwise work on one that nobody waits for.
+        let path = path(binding.namespace, binding.name);
+        let path = format!("{path}/binding?timeout={}s", REQUEST_TIMEOUT.as_secs());
         self.call(Method::POST, &path, Some((JSON, &body))).await.map(drop)
     }
 

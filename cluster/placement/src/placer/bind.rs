@@ -4,7 +4,8 @@
 //! 2. The binding is sent: one request that sets the pod's node and the annotation with its CPUs. It demands the pod's version, so it has failed for good once
 //!    the pod has another one and is not bound.
 //!
-//! If the answer is lost, the promise is kept and the same binding is sent again, until its outcome is known.
+//! If the answer is lost, the promise is kept and the same binding is sent again, until its outcome is known. A refusal tells nothing of what was sent before:
+//! only the pod does. If it stays as it is, the bind is given up by a change of the pod, after which nothing that was sent can bind it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,9 @@ use crate::reservations::{BindNotStarted, BindRequest, Moment, NodeName, Ticket,
 const MAX_EVALUATIONS: usize = 16;
 /// How long the scheduler waits for the outcome before it gets the answer that it is unknown; the scheduler's own timeout must be longer.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(8);
+/// How long a binding is sent again while its outcome is not known; then it is given up. The scheduler has long tried the pod again by then, and others wait for
+/// the CPUs.
+const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pauses before a binding is sent again.
 const RETRY_PAUSE: Backoff = Backoff::new(Duration::from_millis(300), Duration::from_secs(10));
 
@@ -184,10 +188,11 @@ impl Placer {
         let assigned_cpus = ticket.cpus.as_ref().map(parse::status);
         let binding = to.binding(ticket.version, assigned_cpus.as_deref());
         let (started, mut failures, mut is_sent) = (Instant::now(), 0, false);
+        let mut timeout = GIVE_UP_TIMEOUT;
         loop {
             let is_same_term = *self.leadership.terms().borrow() == term;
             match self.ready() {
-                Ok(()) if is_same_term => {
+                Ok(()) if is_same_term && started.elapsed() < timeout => {
                     let failure = match self.api.bind(&binding).await {
                         Ok(()) => {
                             self.state().reservations.bind_succeeded(ticket, self.now());
@@ -196,8 +201,13 @@ impl Placer {
                         Err(failure) => failure,
                     };
                     let is_over = match &failure {
-                        // It may have been bound by a request whose answer was lost.
-                        ServerFailure::Conflict(_) | ServerFailure::Missing(_) => self.read_pod(ticket.pod, to).await,
+                        // It may have been bound by a request whose answer was lost. Where the pod is unchanged, this one may still bind it: the API server
+                        // answers 409 also if it does not know what etcd did.
+                        ServerFailure::Conflict(_) | ServerFailure::Missing(_) => {
+                            timeout = DECISION_TIMEOUT;
+                            self.read_pod(ticket.pod, to).await;
+                            !self.state().reservations.is_open(ticket)
+                        }
                         ServerFailure::Unknown(_) | ServerFailure::TooLong(_) => false,
                         ServerFailure::Busy { .. } => !is_sent && started.elapsed() >= DECISION_TIMEOUT,
                         ServerFailure::Refused(..) | ServerFailure::Expired(_) => !is_sent,
@@ -210,7 +220,7 @@ impl Placer {
                     warn!("pod {} to node {}: {failure}; it is sent again", to.pod(), to.node);
                 }
                 Ok(()) if is_sent => {
-                    // Another leader may have promised these CPUs meanwhile: any change of the pod makes what was sent in vain.
+                    // Another leader may have promised these CPUs meanwhile, or nothing tells the outcome: any change of the pod makes what was sent in vain.
                     if let Err(failure) = self.api.retry(&to.namespace, &to.name, &to.uid).await {
                         warn!("pod {}: a binding cannot be given up: {failure}", to.pod());
                     }
@@ -241,22 +251,23 @@ impl Placer {
         }
     }
 
-    /// Reads the pod and passes it to the reservations. Returns whether it was read.
-    async fn read_pod(&self, uid: Uid, to: &ToBind) -> bool {
-        let found = match self.api.pod(&to.namespace, &to.name).await {
-            Ok(found) => Some(found),
-            Err(ServerFailure::Missing(_)) => None,
-            Err(failure) => {
-                warn!("pod {}: {failure}", to.pod());
-                return false;
+    /// Reads the pod and passes it to the reservations.
+    async fn read_pod(&self, uid: Uid, to: &ToBind) {
+        match self
+            .api
+            .pod(&to.namespace, &to.name)
+            .await
+            .map(|pod| self.observe_pod(&pod))
+        {
+            Ok(Some(found)) if found == uid => {}
+            Ok(None) => warn!("pod {}: the API server's answer is no pod", to.pod()),
+            // A pod of that name may be another one by now.
+            Ok(Some(_)) | Err(ServerFailure::Missing(_)) => {
+                let now = self.now();
+                self.state().reservations.pod_gone(uid, None, now);
             }
-        };
-        // A pod of that name may be another one by now.
-        if found.and_then(|pod| self.observe_pod(&pod)) != Some(uid) {
-            let now = self.now();
-            self.state().reservations.pod_gone(uid, None, now);
+            Err(failure) => warn!("pod {}: {failure}", to.pod()),
         }
-        true
     }
 
     /// Binds a pod that claims nothing.

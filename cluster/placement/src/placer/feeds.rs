@@ -3,7 +3,6 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -94,14 +93,9 @@ fn lock(recent: &Recent) -> MutexGuard<'_, HashMap<NodeName, Option<Box<RawValue
 
 impl Placer {
     fn mark_read(&self, place: usize, what: &str, term: u64) {
-        if let Some(read) = self.read_terms.get(place) {
-            read.fetch_max(term, Ordering::AcqRel);
-        }
-        if let Some(listed) = self.listed.get(place) {
-            listed.store(true, Ordering::Release);
-        }
-        if place == 0 {
-            self.settles_from.get_or_init(|| self.now());
+        let now = self.now();
+        if let Some(list) = self.lists().get_mut(place) {
+            *list = list.filter(|(read, _)| *read >= term).or(Some((term, now)));
         }
         info!("all {what} are read");
     }

@@ -13,8 +13,8 @@ mod waiting;
 mod waiting_limit;
 mod wake_waiting;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use stelia_koordinator::allocator::evaluate::ScoringStrategy;
@@ -44,8 +44,8 @@ const MAX_EVALUATIONS: usize = 2;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PlacerOptions {
     pub strategy: ScoringStrategy,
-    /// How long this process reads pods before it answers. It does not know a pod that was deleted before, although its node may have given it CPUs and not
-    /// said so yet.
+    /// How long a new leader reads pods before it answers. It does not know a pod that was deleted before its list, although the pod's node may have given it
+    /// CPUs and not said so yet.
     pub settle: Duration,
 }
 
@@ -54,12 +54,8 @@ pub struct Placer {
     state: Mutex<PlacerState>,
     pub(crate) api: Api,
     pub(crate) leadership: Leadership,
-    /// The last term whose list each watch has read: pods, objects.
-    read_terms: [AtomicU64; 2],
-    /// Whether each watch has read any list.
-    listed: [AtomicBool; 2],
-    /// When the first list of pods was read.
-    settles_from: OnceLock<Moment>,
+    /// The last term whose list each watch has read, pods and objects, and when it had read the first list of that term.
+    lists: Mutex<[Option<(u64, Moment)>; 2]>,
     /// The term in which all nodes were checked for pods that a former leader refused.
     checked_term: AtomicU64,
     options: PlacerOptions,
@@ -119,9 +115,7 @@ impl Placer {
             }),
             api,
             leadership: Leadership::default(),
-            read_terms: Default::default(),
-            listed: Default::default(),
-            settles_from: OnceLock::new(),
+            lists: Mutex::default(),
             checked_term: AtomicU64::new(0),
             options,
             evaluations: Arc::new(Semaphore::new(MAX_EVALUATIONS)),
@@ -152,10 +146,14 @@ impl Placer {
 
     /// Whether every watch has read a list, so that this instance could take over.
     pub fn is_synced(&self) -> bool {
-        self.listed.iter().all(|listed| listed.load(Ordering::Acquire))
+        self.lists().iter().all(Option::is_some)
     }
 
-    /// Whether calls are answered: this instance leads, and every watch has read a list since it does.
+    fn lists(&self) -> MutexGuard<'_, [Option<(u64, Moment)>; 2]> {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether calls are answered: this instance leads, and every watch has read a list since it does, and gone on for a while.
     ///
     /// # Errors
     /// Why not.
@@ -164,12 +162,11 @@ impl Placer {
             return Err(NotReady::NotLeader);
         }
         let term = *self.leadership.terms().borrow();
-        let read = self.read_terms.iter().all(|read| read.load(Ordering::Acquire) >= term);
-        let settled = self
-            .settles_from
-            .get()
-            .is_some_and(|from| self.now() >= *from + self.options.settle);
-        (read && settled).then_some(()).ok_or(NotReady::NotRead)
+        let (now, lists) = (self.now(), *self.lists());
+        let read = |list: Option<(u64, Moment)>| {
+            list.is_some_and(|(read, at)| read >= term && now >= at + self.options.settle)
+        };
+        lists.into_iter().all(read).then_some(()).ok_or(NotReady::NotRead)
     }
 
     /// Evaluates apart from the threads that renew the Lease and read the watches.

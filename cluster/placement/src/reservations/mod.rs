@@ -211,9 +211,10 @@ impl<R: Rules> Reservations<R> {
         record.is_some_and(|record| record.bound.is_some() || record.intent.is_some())
     }
 
-    /// The node that the pod is bound to.
+    /// The node that the pod is bound to; `None` if it is gone.
     pub fn bound_to(&self, pod: Uid) -> Option<NodeName> {
-        let bound = self.pods.get(&pod)?.bound.as_ref()?;
+        let record = self.pods.get(&pod).filter(|record| record.gone.is_none())?;
+        let bound = record.bound.as_ref()?;
         Some(bound.node.clone())
     }
 

@@ -142,22 +142,28 @@ impl<R: Rules> Reservations<R> {
             return;
         }
         record.gone = Some(now);
-        let intent = record.intent.take();
+        let refused = refused.and_then(|reason| {
+            let bound = record.bound.as_ref()?;
+            Some(Refused {
+                pod,
+                node: bound.node.clone(),
+                reason: reason.to_owned(),
+                foreign: if bound.ours { bound.foreign } else { Some(pod) },
+            })
+        });
+        self.refused.extend(refused);
+        // It may have been bound, and admitted, before it went: nothing will tell.
+        if let Some(intent) = record.intent.clone() {
+            self.bind(pod, &intent.node, intent.cpus, now);
+        }
+        let record = self.pods.entry(pod).or_default();
         record.left = record.bound.as_ref().map(|bound| bound.node.clone());
         if let Some(node) = record.left.clone() {
             self.departed.entry(node).or_default().insert(pod);
         }
         let unseen = record.bound.take_if(|bound| bound.shown_once).map(|bound| bound.node);
-        if let (Some(reason), Some(bound)) = (refused, &record.bound) {
-            self.refused.push(Refused {
-                pod,
-                node: bound.node.clone(),
-                reason: reason.to_owned(),
-                foreign: if bound.ours { bound.foreign } else { Some(pod) },
-            });
-        }
         let left = record.bound.as_ref().map(|bound| bound.node.clone());
-        for node in intent.map(|intent| intent.node).into_iter().chain(unseen) {
+        if let Some(node) = unseen {
             self.remove_from_node(pod, &node);
         }
         if let Some(node) = left {

@@ -9,7 +9,7 @@ impl Cluster {
     }
 
     /// When a pod was told last to be tried again.
-    fn retried(&self, name: &str) -> Option<String> {
+    pub(super) fn retried(&self, name: &str) -> Option<String> {
         let pod = self.server.object("", "pods", "vms", name).unwrap();
         let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let told = conditions
