@@ -11,10 +11,12 @@ use stelia_placement_rules::score;
 
 use super::best_nodes::best_nodes;
 use super::types::{
-    ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult, ExtenderPreemptionArgs,
-    ExtenderPreemptionResult, HostPriority, MetaVictims, NominatedPod,
+    ExtenderArgs, ExtenderBindingResult, ExtenderFilterResult, ExtenderPreemptionArgs, ExtenderPreemptionResult,
+    HostPriority, MetaVictims, NominatedPod,
 };
-use crate::placer::{NotReady, Placer, PlacerAnswer, PodError, ToBind};
+use crate::apiserver::ToBind;
+use crate::apiserver::parse::ParsedPod;
+use crate::placer::{NotReady, Placer, PlacerAnswer, PodError};
 
 /// Limit of the nodes of a call.
 const MAX_CALL_NODES: usize = 50_000;
@@ -51,7 +53,7 @@ fn syntax(cause: serde_json::Error) -> CallError {
 enum PodNeeds {
     /// No CPUs of its own, and no VM.
     Nothing,
-    Room(Option<Uid>, Box<Request>),
+    Room(Option<ParsedPod>, Box<Request>),
     /// Something that no node has; the reason.
     Impossible(String),
 }
@@ -73,9 +75,9 @@ fn pod_needs(placer: &Placer, nodes: usize, pod: &RawValue) -> Result<PodNeeds, 
         return Err(CallError::TooMany(nodes));
     }
     placer.ready()?;
-    match placer.record_filtered_pod(pod.get()) {
+    match placer.pod_request(pod.get()) {
         Ok((_, None)) => Ok(PodNeeds::Nothing),
-        Ok((uid, Some(request))) => Ok(PodNeeds::Room(uid, Box::new(request))),
+        Ok((pod, Some(request))) => Ok(PodNeeds::Room(pod, Box::new(request))),
         Err(PodError::Request(cause)) => Ok(PodNeeds::Impossible(excerpt::cause(&cause))),
         Err(cause) => Err(CallError::Pod(excerpt::cause(&cause))),
     }
@@ -97,16 +99,16 @@ pub(super) fn filter(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, serde_json
             result.node_names = Some(Vec::new());
             result.failed_and_unresolvable_nodes = names.into_iter().map(|name| (name, &*impossible)).collect();
         }
-        Ok((names, PodNeeds::Room(uid, request))) => {
+        Ok((names, PodNeeds::Room(pod, request))) => {
             let mut fit = Vec::with_capacity(names.len());
             placer.evaluate_nodes(&request, &names, |name, answer| match answer {
                 PlacerAnswer::Fits(total) => fit.push((total, name)),
                 PlacerAnswer::Refused(why) => drop(result.failed_and_unresolvable_nodes.insert(name, why)),
             });
-            if let Some(uid) = uid.filter(|_| fit.is_empty()) {
-                placer.add_waiting(uid, answered_at, &names);
+            if let Some(pod) = pod.as_ref().filter(|_| fit.is_empty()) {
+                placer.add_waiting(pod, *request, answered_at, &names);
             }
-            let number = uid.map_or(0, |uid| uid.0);
+            let number = pod.map_or(0, |pod| pod.uid.0);
             result.node_names = Some(best_nodes(fit, number));
         }
     }
@@ -179,20 +181,12 @@ pub(super) fn preempt(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError
 
 /// `ExtenderBindingResult`, JSON.
 pub(super) async fn bind(placer: &Arc<Placer>, body: &[u8]) -> Result<Vec<u8>, serde_json::Error> {
-    let error = match serde_json::from_slice::<ExtenderBindingArgs>(body) {
+    let error = match serde_json::from_slice::<ToBind>(body) {
         Err(cause) => format!("stelia-placement: {}", syntax(cause)),
-        Ok(args) => {
-            let to = ToBind {
-                namespace: args.pod_namespace,
-                name: args.pod_name,
-                uid: args.pod_uid,
-                node: args.node.into(),
-            };
-            match placer.bind(&to).await {
-                Ok(()) => String::new(),
-                Err(cause) => format!("stelia-placement: {cause}"),
-            }
-        }
+        Ok(to) => match placer.bind(&to).await {
+            Ok(()) => String::new(),
+            Err(cause) => format!("stelia-placement: {cause}"),
+        },
     };
     serde_json::to_vec(&ExtenderBindingResult { error })
 }

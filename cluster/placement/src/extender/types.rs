@@ -42,17 +42,6 @@ pub(super) struct HostPriority<'a> {
     pub(super) score: i64,
 }
 
-/// `ExtenderBindingArgs`.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct ExtenderBindingArgs {
-    pub(super) pod_name: String,
-    pub(super) pod_namespace: String,
-    #[serde(rename = "PodUID")]
-    pub(super) pod_uid: String,
-    pub(super) node: String,
-}
-
 /// `ExtenderBindingResult`.
 #[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "PascalCase")]

@@ -17,11 +17,10 @@ use stelia_placement_rules::request::SharedRequest;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::filtered_pods::StoredPod;
 use super::node_rules::{Evaluated, PlaceError};
 use super::{NotReady, Placer, PlacerState, count};
-use crate::apiserver::{Binding, ServerFailure, parse};
-use crate::reservations::{BindNotStarted, BindRequest, Moment, NodeName, Ticket, Unavailable, Version};
+use crate::apiserver::{ServerFailure, ToBind, parse};
+use crate::reservations::{BindNotStarted, BindRequest, Moment, NodeName, Ticket, Unavailable};
 
 /// Limit of the evaluations of a pod on a node that changes meanwhile.
 const MAX_EVALUATIONS: usize = 16;
@@ -62,39 +61,17 @@ pub enum BindError {
     Unknown(String, NodeName),
 }
 
-/// What the scheduler asks.
-#[derive(Debug, Clone)]
-pub struct ToBind {
-    pub namespace: String,
-    pub name: String,
-    pub uid: String,
-    pub node: NodeName,
-}
-
-impl ToBind {
-    fn pod(&self) -> String {
-        format!("{}/{}", self.namespace, self.name)
-    }
-
-    fn binding<'a>(&'a self, version: Version, assigned_cpus: Option<&'a str>) -> Binding<'a> {
-        Binding {
-            namespace: &self.namespace,
-            name: &self.name,
-            uid: &self.uid,
-            version,
-            node: &self.node,
-            assigned_cpus,
-        }
-    }
-}
-
 impl Placer {
     /// Binds a pod.
     ///
     /// # Errors
     /// It is not bound, or it is not known.
     pub async fn bind(self: &Arc<Self>, to: &ToBind) -> Result<(), BindError> {
-        let outcome = self.try_bind(to).await;
+        let mut outcome = self.try_bind(to).await;
+        // The watch was late; what the pod is now was read meanwhile.
+        if let Err(BindError::Bind(.., ServerFailure::Conflict(_))) = outcome {
+            outcome = self.try_bind(to).await;
+        }
         let (counter, text) = match &outcome {
             Ok(()) => (&self.counts.bound, "bound".to_owned()),
             Err(error @ (BindError::Rejected(..) | BindError::Unavailable(..))) => {
@@ -161,39 +138,37 @@ impl Placer {
 
     /// The newest request to bind the pod; `None` for a pod that gets no CPUs of its own.
     async fn bind_request(&self, uid: Uid, to: &ToBind) -> Result<Option<BindRequest<SharedRequest>>, BindError> {
-        let mut stored = self.state().stored_pod(uid);
-        if matches!(stored, StoredPod::Missing) {
-            // The watch is late, and another instance answered the filter call.
-            let document = match self.api.pod(&to.namespace, &to.name).await {
-                Ok(document) => document,
-                Err(ServerFailure::Missing(_)) => return Err(BindError::Gone(to.pod())),
-                Err(failure) => return Err(BindError::Bind(to.pod(), to.node.clone(), failure)),
-            };
-            let pod = parse::pod_of(&document).filter(|pod| pod.uid == uid);
-            let pod = pod.ok_or_else(|| BindError::Gone(to.pod()))?;
-            let request = self.request(&document, Some(&pod));
-            let request = request.map_err(|_| BindError::Request(to.pod()))?;
-            let mut state = self.state();
-            state.store_filtered(pod, request);
-            stored = state.stored_pod(uid);
+        if let Some(watched) = self.state().reservations.bind_request(uid) {
+            return Ok(Some(watched));
         }
-        Ok(match stored {
-            StoredPod::Requests(request) => Some(request),
-            StoredPod::WithoutOwnCpus | StoredPod::Missing => None,
-        })
+        // The watch is late, or keeps nothing of the pod, which gets no CPUs of its own.
+        let document = match self.api.pod(&to.namespace, &to.name).await {
+            Ok(document) => document,
+            Err(ServerFailure::Missing(_)) => return Err(BindError::Gone(to.pod())),
+            Err(failure) => return Err(BindError::Bind(to.pod(), to.node.clone(), failure)),
+        };
+        let pod = parse::pod_of(&document).filter(|pod| pod.uid == uid);
+        let pod = pod.ok_or_else(|| BindError::Gone(to.pod()))?;
+        let request = self.request(&document, Some(&pod));
+        let request = request.map_err(|_| BindError::Request(to.pod()))?;
+        let request = request.and_then(|request| self.state().shared(request));
+        Ok(request.map(|request| BindRequest {
+            uid,
+            version: pod.version,
+            request,
+        }))
     }
 
     /// Sends the binding until its outcome is known, and reports that to the reservations.
     async fn send_until_decided(&self, to: &ToBind, ticket: &Ticket, term: u64) -> Result<(), BindError> {
         let assigned_cpus = ticket.cpus.as_ref().map(parse::status);
-        let binding = to.binding(ticket.version, assigned_cpus.as_deref());
         let (started, mut failures, mut is_sent) = (Instant::now(), 0, false);
         let mut timeout = GIVE_UP_TIMEOUT;
         loop {
             let is_same_term = *self.leadership.terms().borrow() == term;
             match self.ready() {
                 Ok(()) if is_same_term && started.elapsed() < timeout => {
-                    let failure = match self.api.bind(&binding).await {
+                    let failure = match self.api.bind(to, ticket.version, assigned_cpus.as_deref()).await {
                         Ok(()) => {
                             self.state().reservations.bind_succeeded(ticket, self.now());
                             return Ok(());
@@ -273,7 +248,7 @@ impl Placer {
     /// Binds a pod that claims nothing.
     async fn bind_without_claim(&self, to: &ToBind) -> Result<(), BindError> {
         self.api
-            .bind(&to.binding(0, None))
+            .bind(to, 0, None)
             .await
             .map_err(|failure| BindError::Bind(to.pod(), to.node.clone(), failure))
     }

@@ -1,9 +1,7 @@
 //! Places pods: what the extender answers, and what a bind does.
 
 mod bind;
-mod explain;
 mod feeds;
-mod filtered_pods;
 mod node_rules;
 mod pod_request;
 mod preempt;
@@ -25,14 +23,12 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
+use crate::apiserver::Api;
 use crate::apiserver::lease::Leadership;
-use crate::apiserver::{Api, parse};
 use crate::reservations::{Moment, ReservationCounts, Reservations, Unavailable};
 
-pub use bind::{BindError, ToBind};
-pub use explain::Explanation;
+pub use bind::BindError;
 pub use feeds::{Feed, feeds};
-use filtered_pods::{FilteredPod, FilteredPods};
 pub use node_rules::NodeRules;
 pub use pod_request::PodError;
 use waiting::Waiting;
@@ -66,7 +62,6 @@ pub struct Placer {
 
 pub(crate) struct PlacerState {
     pub(crate) reservations: Reservations<NodeRules>,
-    pub(crate) filtered: FilteredPods,
     pub(crate) waiting: Waiting,
 }
 
@@ -110,7 +105,6 @@ impl Placer {
         Arc::new(Self {
             state: Mutex::new(PlacerState {
                 reservations: Reservations::new(NodeRules::default()),
-                filtered: FilteredPods::default(),
                 waiting: Waiting::default(),
             }),
             api,
@@ -254,17 +248,6 @@ impl PlacerState {
         let closed = names.iter().map(closed).collect();
         let question = reservations.rules_mut().cluster.question(id, names.iter().copied());
         (closed, question)
-    }
-
-    /// Stores a pod for its bind.
-    fn store_filtered(&mut self, pod: parse::ParsedPod, request: Option<Request>) {
-        let filtered = FilteredPod {
-            name: pod.name,
-            version: pod.version,
-            priority: pod.priority,
-            request: request.and_then(|request| self.shared(request)),
-        };
-        self.filtered.put(pod.uid, filtered);
     }
 
     /// The request's id. Before it is given, all nodes' answers are made to count what is held there.

@@ -1,7 +1,6 @@
 //! What a pod requests, by the document that the scheduler or the API server gives.
 
 use serde_json::Value;
-use stelia_kubelet::Uid;
 use stelia_placement_rules::request::{Request, RequestError};
 
 use super::Placer;
@@ -32,18 +31,14 @@ impl Placer {
         Request::of_pod(document, self.options.strategy).map(Some)
     }
 
-    /// The UID and the request of a pod that the scheduler asks about, JSON as the API server gives it. The pod is stored for its bind.
+    /// A pod that the scheduler asks about, JSON as the API server gives it, and its request.
     ///
     /// # Errors
     /// It fits nowhere.
-    pub fn record_filtered_pod(&self, pod: &str) -> Result<(Option<Uid>, Option<Request>), PodError> {
+    pub fn pod_request(&self, pod: &str) -> Result<(Option<parse::ParsedPod>, Option<Request>), PodError> {
         let document = serde_json::from_str(pod)?;
         let pod = parse::pod_of(&document);
         let request = self.request(&document, pod.as_ref())?;
-        let uid = pod.as_ref().map(|pod| pod.uid);
-        if let Some(pod) = pod {
-            self.state().store_filtered(pod, request.clone());
-        }
-        Ok((uid, request))
+        Ok((pod, request))
     }
 }

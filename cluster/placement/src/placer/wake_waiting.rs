@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use stelia_kubelet::Uid;
-use stelia_placement_rules::request::SharedRequest;
+use stelia_placement_rules::request::{Request, SharedRequest};
 use tracing::{debug, info};
 
 use super::waiting::{Fits, Retry, Turn};
 use super::{Placer, PlacerAnswer, count};
 use crate::apiserver::ServerFailure;
+use crate::apiserver::parse::ParsedPod;
 use crate::reservations::{Moment, NodeName};
 
 /// How often the nodes that changed are checked.
@@ -25,15 +25,13 @@ const MAX_PATCHES_A_TURN: usize = 8;
 impl Placer {
     /// Adds a pod that all nodes of a call refused, by answers of this moment. The nodes that kube-scheduler did not offer are checked at once if it
     /// may have offered a sample: one of them may have room.
-    pub fn add_waiting(&self, pod: Uid, answered_at: Moment, offered: &[&str]) {
+    pub fn add_waiting(&self, pod: &ParsedPod, request: Request, answered_at: Moment, offered: &[&str]) {
         let mut state = self.state();
-        let Some(known) = state.filtered.get(pod).cloned() else {
-            return;
-        };
-        if let Some(request) = known.request {
+        if let Some(request) = state.shared(request) {
+            let name = pod.name.clone();
             state
                 .waiting
-                .add_refused(pod, known.name, request, known.priority, answered_at);
+                .add_refused(pod.uid, name, request, pod.priority, answered_at);
             if offered.len() >= MIN_SAMPLE_NODES {
                 let offered: HashSet<&str> = offered.iter().copied().collect();
                 let names = state.reservations.rules().cluster.names();
@@ -78,7 +76,7 @@ impl Placer {
                 let super::PlacerState {
                     waiting, reservations, ..
                 } = &mut *state;
-                waiting.next_retry(&turn, node, &fits, |uid| reservations.statuses(uid).is_empty(), now)
+                waiting.next_retry(&turn, node, &fits, |uid| !reservations.is_known(uid), now)
             };
             if let Some(retry) = next {
                 notified += 1;

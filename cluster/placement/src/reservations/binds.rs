@@ -109,7 +109,6 @@ impl<R: Rules> Reservations<R> {
             attempt: ticket.attempt,
             version,
             cpus: ticket.cpus.clone(),
-            since: now,
             foreign,
         });
         self.add_to_node(bind.uid, node);

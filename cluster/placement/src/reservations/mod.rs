@@ -124,16 +124,6 @@ pub struct Reservations<R: Rules> {
     attempts: u64,
 }
 
-/// The state of a pod's reservation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReservationStatus {
-    pub node: NodeName,
-    /// `binding`, `unseen` or `bound`.
-    pub state: &'static str,
-    pub cpus: Option<CpuSet>,
-    pub since: Moment,
-}
-
 /// Numbers of pods by state, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReservationCounts {
@@ -183,26 +173,6 @@ impl<R: Rules> Reservations<R> {
             let held = held(&self.pods, &self.nodes, &node);
             update(&mut self.rules, &node, &held);
         }
-    }
-
-    /// The nodes that the pod is bound to, or may become bound to.
-    pub fn statuses(&self, pod: Uid) -> Vec<ReservationStatus> {
-        let Some(record) = self.pods.get(&pod) else {
-            return Vec::new();
-        };
-        let intent = record.intent.as_ref().map(|intent| ReservationStatus {
-            node: intent.node.clone(),
-            state: "binding",
-            cpus: intent.cpus.clone(),
-            since: intent.since,
-        });
-        let bound = record.bound.as_ref().map(|bound| ReservationStatus {
-            node: bound.node.clone(),
-            state: if bound.shown { "bound" } else { "unseen" },
-            cpus: record.cpus.clone(),
-            since: bound.since,
-        });
-        intent.into_iter().chain(bound).collect()
     }
 
     /// Whether the pod is bound, or may become so.

@@ -35,7 +35,6 @@ pub(super) struct Intent {
     pub version: Version,
     /// The CPUs that are assigned to the pod there.
     pub cpus: Option<CpuSet>,
-    pub since: Moment,
     /// A pod of another scheduler that the node's object did not show when the bind was evaluated, or that came since. It is named if the
     /// node refuses the pod.
     pub foreign: Option<Uid>,

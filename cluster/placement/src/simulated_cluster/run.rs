@@ -18,7 +18,7 @@ use super::node::Machine;
 use super::node_kind::KINDS;
 use super::random::Random;
 use super::scheduler::{Events, Waiting, WaitingPod, schedule};
-use crate::apiserver::{Api, Binding, follow, parse};
+use crate::apiserver::{Api, ToBind, follow, parse};
 use crate::placer::Placer;
 
 /// How pods get their nodes.
@@ -380,15 +380,13 @@ impl World {
                 (format!("other-{}", state.made), uid)
             };
             self.server.put(PODS.0, PODS.1, load::pod(&name, &uid, cpus, false));
-            let binding = Binding {
-                namespace: "vms",
-                name: &name,
-                uid: &uid,
-                version: 0,
-                node: &node,
-                assigned_cpus: None,
+            let to = ToBind {
+                namespace: "vms".to_owned(),
+                name,
+                uid,
+                node: node.into(),
             };
-            let _ = self.api.bind(&binding).await;
+            let _ = self.api.bind(&to, 0, None).await;
         }
     }
 

@@ -32,13 +32,14 @@ impl Instance {
     fn filter_offered(&self, cluster: &Cluster, name: &str, offered: &[&str]) -> usize {
         let asked = self.placer.now();
         let pod = cluster.server.object("", "pods", "vms", name).unwrap();
-        let (uid, request) = self.placer.record_filtered_pod(&pod.to_string()).unwrap();
+        let (pod, request) = self.placer.pod_request(&pod.to_string()).unwrap();
+        let (pod, request) = (pod.unwrap(), request.unwrap());
         let mut fit = 0;
-        self.placer.evaluate_nodes(&request.unwrap(), offered, |_, answer| {
+        self.placer.evaluate_nodes(&request, offered, |_, answer| {
             fit += usize::from(matches!(answer, PlacerAnswer::Fits(_)));
         });
         if fit == 0 {
-            self.placer.add_waiting(uid.unwrap(), asked, offered);
+            self.placer.add_waiting(&pod, request, asked, offered);
         }
         fit
     }
