@@ -6,17 +6,18 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use stelia_cpus::text::excerpt;
 use stelia_kubelet::Uid;
+use stelia_placement_rules::cluster::NodeVerdict;
 use stelia_placement_rules::request::Request;
 use stelia_placement_rules::score;
 
 use super::best_nodes::best_nodes;
 use super::types::{
     ExtenderArgs, ExtenderBindingResult, ExtenderFilterResult, ExtenderPreemptionArgs, ExtenderPreemptionResult,
-    HostPriority, MetaVictims, NominatedPod,
+    HostPriority, MetaVictims,
 };
 use crate::apiserver::ToBind;
 use crate::apiserver::parse::ParsedPod;
-use crate::placer::{NotReady, Placer, PlacerAnswer, PodError};
+use crate::placer::{NotReady, Placer, PodError};
 
 /// Limit of the nodes of a call.
 const MAX_CALL_NODES: usize = 50_000;
@@ -28,7 +29,7 @@ pub(super) enum CallError {
     Syntax(String),
     #[error("it has no NodeNames: the extender's nodeCacheCapable must be true")]
     NoNames,
-    #[error("it has neither NodeNameToMetaVictims nor NodeNameToVictims")]
+    #[error("it has no NodeNameToMetaVictims: the extender's nodeCacheCapable must be true")]
     NoVictims,
     #[error("{0} nodes are more than {MAX_CALL_NODES}")]
     TooMany(usize),
@@ -61,10 +62,7 @@ enum PodNeeds {
 /// The nodes that a call names, and what its pod requests.
 fn parse_call<'a>(placer: &Placer, body: &'a [u8]) -> Result<(Vec<&'a str>, PodNeeds), CallError> {
     let args: ExtenderArgs<'a> = serde_json::from_slice(body).map_err(syntax)?;
-    let names = match (args.node_names, args.nodes) {
-        (Some(names), _) => names,
-        (None, _) => return Err(CallError::NoNames),
-    };
+    let names = args.node_names.ok_or(CallError::NoNames)?;
     let needs = pod_needs(placer, names.len(), args.pod)?;
     Ok((names, needs))
 }
@@ -102,8 +100,8 @@ pub(super) fn filter(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, serde_json
         Ok((names, PodNeeds::Room(pod, request))) => {
             let mut fit = Vec::with_capacity(names.len());
             placer.evaluate_nodes(&request, &names, |name, answer| match answer {
-                PlacerAnswer::Fits(total) => fit.push((total, name)),
-                PlacerAnswer::Refused(why) => drop(result.failed_and_unresolvable_nodes.insert(name, why)),
+                NodeVerdict::Fits(total) => fit.push((total, name)),
+                NodeVerdict::Refused(why) => drop(result.failed_and_unresolvable_nodes.insert(name, why)),
             });
             if let Some(pod) = pod.as_ref().filter(|_| fit.is_empty()) {
                 placer.add_waiting(pod, *request, answered_at, &names);
@@ -125,8 +123,8 @@ pub(super) fn prioritize(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallEr
         }
         PodNeeds::Room(_, request) => placer.evaluate_nodes(&request, &names, |host, answer| {
             let score = match answer {
-                PlacerAnswer::Fits(total) => i64::from(score::priority(total)),
-                PlacerAnswer::Refused(_) => 0,
+                NodeVerdict::Fits(total) => i64::from(score::priority(total)),
+                NodeVerdict::Refused(_) => 0,
             };
             list.push(HostPriority { host, score });
         }),
@@ -138,27 +136,19 @@ pub(super) fn prioritize(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallEr
 /// error.
 pub(super) fn preempt(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError> {
     let args: ExtenderPreemptionArgs<'_> = serde_json::from_slice(body).map_err(syntax)?;
-    let mut all: BTreeMap<&str, MetaVictims<'_>> = match (args.node_name_to_meta_victims, args.node_name_to_victims) {
-        (Some(victims), _) => victims
-            .into_iter()
-            .map(|(name, victims)| (name, victims.unwrap_or_default()))
-            .collect(),
-        (None, Some(victims)) => victims
-            .into_iter()
-            .map(|(name, victims)| (name, victims.unwrap_or_default().into()))
-            .collect(),
-        (None, None) => return Err(CallError::NoVictims),
-    };
+    let all = args.node_name_to_meta_victims.ok_or(CallError::NoVictims)?;
+    let all = all
+        .into_iter()
+        .map(|(name, victims)| (name, victims.unwrap_or_default()));
+    let mut all: BTreeMap<&str, MetaVictims<'_>> = all.collect();
     // kube-scheduler's counting suffices for a pod that gets no CPUs of its own.
-    let pod = args.pod;
-    let needs = pod_needs(placer, all.len(), pod)?;
+    let needs = pod_needs(placer, all.len(), args.pod)?;
     if let PodNeeds::Impossible(why) = needs {
         return Err(CallError::Pod(why));
     }
-    if let PodNeeds::Room(_, request) = needs {
+    if let PodNeeds::Room(pod, request) = needs {
         // kube-scheduler tries the pod again when its victim is deleted, which is before the node's object shows the room: another victim is not needed.
-        let nominated: NominatedPod = serde_json::from_str(pod.get()).unwrap_or_default();
-        let nominated = nominated.status.nominated_node_name;
+        let nominated = pod.and_then(|pod| pod.nominated_node);
         if nominated.is_some_and(|node| placer.fits_without_departed(&request, &node)) {
             all.clear();
         }
@@ -168,7 +158,7 @@ pub(super) fn preempt(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError
         };
         let nodes: Vec<(&str, Vec<Uid>)> = all.iter().map(|(name, victims)| (*name, uids(victims))).collect();
         placer.evaluate_nodes_without(&request, nodes, |name, answer| {
-            if !matches!(answer, PlacerAnswer::Fits(_)) {
+            if !matches!(answer, NodeVerdict::Fits(_)) {
                 all.remove(name);
             }
         });

@@ -151,11 +151,10 @@ impl Placer {
         let pod = pod.ok_or_else(|| BindError::Gone(to.pod()))?;
         let request = self.request(&document, Some(&pod));
         let request = request.map_err(|_| BindError::Request(to.pod()))?;
-        let request = request.and_then(|request| self.state().shared(request));
         Ok(request.map(|request| BindRequest {
             uid,
             version: pod.version,
-            request,
+            request: self.state().shared(request),
         }))
     }
 

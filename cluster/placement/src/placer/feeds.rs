@@ -152,7 +152,7 @@ impl Placer {
             }
             None => return Some(uid),
         };
-        let request = request.and_then(|request| state.shared(request));
+        let request = request.map(|request| state.shared(request));
         let vm = request.as_ref().and_then(|request| request.vm.as_ref());
         // Its annotation counts where the pod's runner obeys it.
         let follows = vm.is_some_and(|vm| vm.follows_scheduler);
@@ -204,10 +204,8 @@ impl Placer {
 
 impl PlacerState {
     /// The request, stored once.
-    pub(crate) fn shared(&mut self, request: Request) -> Option<SharedRequest> {
-        let cluster = &mut self.reservations.rules_mut().cluster;
-        let id = cluster.request(request);
-        cluster.shared_request(id)
+    pub(crate) fn shared(&mut self, request: Request) -> SharedRequest {
+        self.reservations.rules_mut().cluster.request(request)
     }
 }
 

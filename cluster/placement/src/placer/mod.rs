@@ -16,9 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use stelia_koordinator::allocator::evaluate::ScoringStrategy;
-use stelia_placement_rules::cluster::{NodeVerdict, Question, RequestId};
+use stelia_placement_rules::cluster::{NodeVerdict, Question};
 use stelia_placement_rules::evaluate::refusal_names::{NO_OBJECT, NODE_SILENT};
-use stelia_placement_rules::request::Request;
+use stelia_placement_rules::request::{Request, SharedRequest};
 use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 use tokio::time::Instant;
@@ -89,15 +89,6 @@ pub enum NotReady {
     NotLeader,
     #[error("pods and nodes' objects are still being read")]
     NotRead,
-}
-
-/// A node's answer to a filter or a prioritize call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlacerAnswer {
-    /// The total score, from 0 to 1000.
-    Fits(u16),
-    /// The reason's name.
-    Refused(&'static str),
 }
 
 impl Placer {
@@ -202,13 +193,13 @@ impl Placer {
         &self,
         request: &Request,
         names: &[&'n str],
-        mut report: impl FnMut(&'n str, PlacerAnswer),
+        mut report: impl FnMut(&'n str, NodeVerdict),
     ) {
         let now = self.now();
         let (closed, mut question) = {
             let mut state = self.state();
-            let id = state.request_id(request, now);
-            state.prepare(id, names, now)
+            let request = state.current_request(request, now);
+            state.prepare(&request, names, now)
         };
         if question.unanswered() > 0 {
             question.evaluate();
@@ -230,28 +221,35 @@ fn reason(unavailable: Unavailable) -> Option<&'static str> {
     }
 }
 
-fn answer(closed: Option<&'static str>, verdict: NodeVerdict, has_vm: bool) -> PlacerAnswer {
+fn answer(closed: Option<&'static str>, verdict: NodeVerdict, has_vm: bool) -> NodeVerdict {
     match (closed, verdict) {
-        (Some(closed), _) => PlacerAnswer::Refused(closed),
-        (None, NodeVerdict::Fits(total)) => PlacerAnswer::Fits(total),
+        (Some(closed), _) => NodeVerdict::Refused(closed),
         // A node without an object is kubelet's alone, and nothing is known against placing a pod without a VM there.
-        (None, NodeVerdict::Refused(reason)) if reason.name == NO_OBJECT && !has_vm => PlacerAnswer::Fits(0),
-        (None, NodeVerdict::Refused(reason)) => PlacerAnswer::Refused(reason.name),
+        (None, NodeVerdict::Refused(NO_OBJECT)) if !has_vm => NodeVerdict::Fits(0),
+        (None, verdict) => verdict,
     }
 }
 
 impl PlacerState {
     /// Why nothing is placed on each of these nodes, and the question to them.
-    fn prepare(&mut self, id: RequestId, names: &[&str], now: Moment) -> (Vec<Option<&'static str>>, Question) {
+    fn prepare(
+        &mut self,
+        request: &SharedRequest,
+        names: &[&str],
+        now: Moment,
+    ) -> (Vec<Option<&'static str>>, Question) {
         let reservations = &mut self.reservations;
         let closed = |name: &&str| reservations.available(name, now).err().and_then(reason);
         let closed = names.iter().map(closed).collect();
-        let question = reservations.rules_mut().cluster.question(id, names.iter().copied());
+        let question = reservations
+            .rules_mut()
+            .cluster
+            .question(request, names.iter().copied());
         (closed, question)
     }
 
-    /// The request's id. Before it is given, all nodes' answers are made to count what is held there.
-    fn request_id(&mut self, request: &Request, now: Moment) -> RequestId {
+    /// The request, stored once. Before it is given, all nodes' answers are made to count what is held there.
+    fn current_request(&mut self, request: &Request, now: Moment) -> SharedRequest {
         self.reservations.advance(now);
         self.reservations.update_rules(NodeRules::update_held);
         self.reservations.rules_mut().cluster.request(request.clone())

@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use stelia_placement_rules::score;
+use stelia_placement_rules::{NodeVerdict, score};
 use tokio::time::Instant;
 
 use super::run::{PODS, Scheduling, World};
 use crate::apiserver::{Follower, ServerFailure, ToBind, parse};
-use crate::placer::PlacerAnswer;
 use crate::reservations::Version;
 
 /// CPUs that a node's pods can ask for.
@@ -224,7 +223,7 @@ fn choose(world: &World, waiting: &Waiting, document: &Value) -> Result<String, 
             let request = request.unwrap();
             let mut scored = Vec::new();
             placer.evaluate_nodes(&request, &nodes, |node, answer| {
-                if let PlacerAnswer::Fits(total) = answer {
+                if let NodeVerdict::Fits(total) = answer {
                     scored.push((u64::from(score::priority(total)) * 120 + least(node), node));
                 }
             });

@@ -36,7 +36,7 @@ impl Instance {
         let (pod, request) = (pod.unwrap(), request.unwrap());
         let mut fit = 0;
         self.placer.evaluate_nodes(&request, offered, |_, answer| {
-            fit += usize::from(matches!(answer, PlacerAnswer::Fits(_)));
+            fit += usize::from(matches!(answer, NodeVerdict::Fits(_)));
         });
         if fit == 0 {
             self.placer.add_waiting(&pod, request, asked, offered);
