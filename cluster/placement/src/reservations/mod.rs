@@ -120,8 +120,6 @@ pub struct Reservations<R: Rules> {
     departed: HashMap<NodeName, BTreeSet<Uid>>,
     /// Refusals since [`Reservations::take_refused`].
     refused: Vec<Refused>,
-    /// How many binds were started.
-    attempts: u64,
 }
 
 /// Numbers of pods by state, for metrics.
@@ -150,7 +148,6 @@ impl<R: Rules> Reservations<R> {
             roomier: BTreeSet::new(),
             departed: HashMap::new(),
             refused: Vec::new(),
-            attempts: 0,
         }
     }
 
