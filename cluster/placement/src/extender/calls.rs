@@ -16,8 +16,8 @@ use super::types::{
     HostPriority, MetaVictims,
 };
 use crate::apiserver::ToBind;
-use crate::apiserver::parse::ParsedPod;
-use crate::placer::{NotReady, Placer, PodError};
+use crate::apiserver::parse::{self, ParsedPod};
+use crate::placer::{NotReady, Placer};
 
 /// Limit of the nodes of a call.
 const MAX_CALL_NODES: usize = 50_000;
@@ -73,12 +73,13 @@ fn pod_needs(placer: &Placer, nodes: usize, pod: &RawValue) -> Result<PodNeeds, 
         return Err(CallError::TooMany(nodes));
     }
     placer.ready()?;
-    match placer.pod_request(pod.get()) {
-        Ok((_, None)) => Ok(PodNeeds::Nothing),
-        Ok((pod, Some(request))) => Ok(PodNeeds::Room(pod, Box::new(request))),
-        Err(PodError::Request(cause)) => Ok(PodNeeds::Impossible(excerpt::cause(&cause))),
-        Err(cause) => Err(CallError::Pod(excerpt::cause(&cause))),
-    }
+    let document = serde_json::from_str(pod.get()).map_err(|cause| CallError::Pod(excerpt::cause(&cause)))?;
+    let pod = parse::pod_of(&document);
+    Ok(match placer.request(&document, pod.as_ref()) {
+        Ok(None) => PodNeeds::Nothing,
+        Ok(Some(request)) => PodNeeds::Room(pod, Box::new(request)),
+        Err(cause) => PodNeeds::Impossible(excerpt::cause(&cause)),
+    })
 }
 
 /// `ExtenderFilterResult`, JSON: of many nodes with room the best ones. Nodes with room that it does not name are no refusals. What is wrong with the call is its `Error`, and the scheduler tries again after its backoff.

@@ -3,7 +3,6 @@
 mod bind;
 mod feeds;
 mod node_rules;
-mod pod_request;
 mod preempt;
 #[cfg(test)]
 mod tests;
@@ -15,22 +14,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde_json::Value;
 use stelia_koordinator::allocator::evaluate::ScoringStrategy;
 use stelia_placement_rules::cluster::{NodeVerdict, Question};
 use stelia_placement_rules::evaluate::refusal_names::{NO_OBJECT, NODE_SILENT};
-use stelia_placement_rules::request::{Request, SharedRequest};
+use stelia_placement_rules::request::{Request, RequestError, SharedRequest};
 use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
 use crate::apiserver::Api;
 use crate::apiserver::lease::Leadership;
+use crate::apiserver::parse::ParsedPod;
 use crate::reservations::{Moment, ReservationCounts, Reservations, Unavailable};
 
 pub use bind::BindError;
 pub use feeds::{Feed, feeds};
 pub use node_rules::NodeRules;
-pub use pod_request::PodError;
 use waiting::Waiting;
 
 /// How many questions are evaluated at the same time; others wait. Each may take as long as the authors of nodes' objects and pods make it, within limits.
@@ -186,6 +186,17 @@ impl Placer {
     /// How many nodes have an object.
     pub fn nodes(&self) -> usize {
         self.state().reservations.rules().cluster.len()
+    }
+
+    /// What a pod requests; `None` if it gets no CPUs of its own and has no VM. `pod` is parsed from the same document.
+    ///
+    /// # Errors
+    /// It fits nowhere.
+    pub fn request(&self, document: &Value, pod: Option<&ParsedPod>) -> Result<Option<Request>, RequestError> {
+        if pod.is_some_and(|pod| !pod.may_own_cpus) {
+            return Ok(None);
+        }
+        Request::of_pod(document, self.options.strategy).map(Some)
     }
 
     /// What each of these nodes would do with the pod, in their order. The lock is free while states are evaluated.

@@ -219,8 +219,7 @@ fn choose(world: &World, waiting: &Waiting, document: &Value) -> Result<String, 
         Scheduling::Placement => {
             let placer = world.ready().ok_or(NoNode::Failed)?;
             let asked = placer.now();
-            let (pod, request) = placer.pod_request(&document.to_string()).unwrap();
-            let request = request.unwrap();
+            let request = placer.request(document, None).unwrap().unwrap();
             let mut scored = Vec::new();
             placer.evaluate_nodes(&request, &nodes, |node, answer| {
                 if let NodeVerdict::Fits(total) = answer {
@@ -228,7 +227,7 @@ fn choose(world: &World, waiting: &Waiting, document: &Value) -> Result<String, 
                 }
             });
             if scored.is_empty() {
-                placer.add_waiting(&pod.unwrap(), request, asked, &nodes);
+                placer.add_waiting(&parse::pod_of(document).unwrap(), request, asked, &nodes);
             }
             scored
         }

@@ -32,8 +32,8 @@ impl Instance {
     fn filter_offered(&self, cluster: &Cluster, name: &str, offered: &[&str]) -> usize {
         let asked = self.placer.now();
         let pod = cluster.server.object("", "pods", "vms", name).unwrap();
-        let (pod, request) = self.placer.pod_request(&pod.to_string()).unwrap();
-        let (pod, request) = (pod.unwrap(), request.unwrap());
+        let request = self.placer.request(&pod, None).unwrap().unwrap();
+        let pod = crate::apiserver::parse::pod_of(&pod).unwrap();
         let mut fit = 0;
         self.placer.evaluate_nodes(&request, offered, |_, answer| {
             fit += usize::from(matches!(answer, NodeVerdict::Fits(_)));
