@@ -93,7 +93,7 @@ RUNNER_IMAGE := $(OUT)/image/stelia-runner.tar
 # What `systemd-analyze security` may say of each unit, times ten.
 EXPOSURE := steliad=18 steliad-quiet=13 steliad-device-plugin=13 steliad-metrics=11 steliad-try-runtime@=11 stelia-publish=13 stelia-placement=13
 # Features of tests and benchmarks that `make test` leaves out; lint looks at them too.
-RARE     := stelia-simulator/browser,stelia-placement/stopped,stelia-placement/real,stelia-placement/testing
+RARE     := stelia-simulator/browser,stelia-placement/real,stelia-placement/testing
 # Relative relocations packed: unpacked they are half a megabyte that every start reads and that stays resident.
 # In packages that are optimised no path of this folder is in a program: what the device plugin generates has one.
 STATIC   := RUSTFLAGS="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs$(if $(FAST),, --remap-path-prefix=$(CURDIR)=.)"
@@ -484,8 +484,7 @@ long-browser: # the map's picture and the ledger's report in a browser: nothing 
 long-real: # this tree beside the real programs in the folder BIN, as docs/real.md says
 	@CARGO="$(CARGO)" tests/real/run "$(BIN)"
 
-long-placement: sim-placement # 10,000 pods placed in a simulated cluster: none refused, none claimed twice, nothing leaked; a leader stopped past its Lease
-	@$(CARGO) test --quiet --locked -p stelia-placement --features stopped --test stopped
+long-placement: sim-placement # 10,000 pods placed in a simulated cluster: none refused, none claimed twice, nothing leaked
 
 long-api: api-test # publishers against a real API server, through its restarts and the loss of its etcd
 

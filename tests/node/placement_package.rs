@@ -101,10 +101,7 @@ fn a_vm_is_claimed_bound_and_its_claim_ends_when_the_node_shows_it() {
         wait_until_or("it has read the cluster and leads", told, || {
             apiserver::text(EXTENDER, "GET", "/leader", "").map(drop)
         });
-        let why = || {
-            let explained = apiserver::text(EXTENDER, "GET", "/explain?pod=default/placed", "");
-            format!(": {:?}; {explained:?}; {}", filter(&vm, &node), told())
-        };
+        let why = || format!(": {:?}; {}", filter(&vm, &node), told());
         wait_until_or("the node would take the VM", why, || filter(&vm, &node).ok());
         // The largest VM that it would take now; a larger one it would not, and says why.
         let sized = |cpus: u32| pending("sized", "00000000-0000-4000-8000-000000000712", cpus);

@@ -28,28 +28,9 @@ pub const MAX_SCORE: u16 = 1000;
 /// `MaxExtenderPriority` of kube-scheduler.
 pub const MAX_PRIORITY: u16 = 10;
 
-/// How much each part counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Weights {
-    pub koordinator: u32,
-    pub distance: u32,
-    pub fragmentation: u32,
-    pub company: u32,
-    /// Counts for pods with devices only.
-    pub devices: u32,
-}
-
-impl Default for Weights {
-    fn default() -> Self {
-        Self {
-            koordinator: 50,
-            distance: 20,
-            fragmentation: 20,
-            company: 10,
-            devices: 100,
-        }
-    }
-}
+/// How much each part counts: Koordinator's, the distance, the fragmentation, the company. The devices' part counts as much as all of them.
+const WEIGHTS: [u32; 4] = [50, 20, 20, 10];
+const DEVICES_WEIGHT: u32 = 100;
 
 /// A score with its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -78,26 +59,15 @@ const DEFAULT_DISTANCE: u64 = 20;
 const LOCAL_DISTANCE: u64 = 10;
 
 impl Score {
-    pub(crate) fn of(
-        shape: &NodeShape,
-        before: &FreeResources,
-        request: &Request,
-        outcome: &Outcome,
-        weights: &Weights,
-    ) -> Self {
+    pub(crate) fn of(shape: &NodeShape, before: &FreeResources, request: &Request, outcome: &Outcome) -> Self {
         let koordinator = koordinator(shape, before, request, outcome);
         let distance = distance(shape, outcome);
         let fragmentation = fragmentation(shape, before, outcome);
         let company = company(outcome);
         let devices = devices(shape, outcome);
-        let parts = [
-            (weights.koordinator, koordinator * 5),
-            (weights.distance, distance * 10),
-            (weights.fragmentation, fragmentation * 10),
-            (weights.company, company * 10),
-        ];
-        let of_devices = devices.map(|devices| (weights.devices, devices * 10));
-        let parts = || parts.iter().copied().chain(of_devices);
+        let parts = [koordinator * 5, distance * 10, fragmentation * 10, company * 10];
+        let of_devices = devices.map(|devices| (DEVICES_WEIGHT, devices * 10));
+        let parts = || WEIGHTS.into_iter().zip(parts).chain(of_devices);
         let weight: u32 = parts().map(|(weight, _)| weight).sum();
         let sum: u32 = parts().map(|(weight, part)| weight * part).sum();
         let total = sum.checked_div(weight).and_then(|total| u16::try_from(total).ok());

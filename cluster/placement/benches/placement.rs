@@ -115,7 +115,7 @@ fn filter<'a>(cluster: &mut Cluster, question: &'a str) -> anyhow::Result<(Strin
     let mut answer = Filtered::default();
     let mut best: Option<(u16, &str)> = None;
     cluster.verdicts(
-        request,
+        &request,
         args.node_names.iter().copied(),
         |name, verdict| match verdict {
             NodeVerdict::Fits(total) => {
@@ -125,7 +125,7 @@ fn filter<'a>(cluster: &mut Cluster, question: &'a str) -> anyhow::Result<(Strin
                 }
             }
             NodeVerdict::Refused(reason) => {
-                answer.failed_nodes.insert(name, reason.name);
+                answer.failed_nodes.insert(name, reason);
             }
         },
     );
@@ -136,7 +136,7 @@ fn prioritize(cluster: &mut Cluster, question: &str) -> anyhow::Result<String> {
     let args: Args<'_> = serde_json::from_str(question)?;
     let request = cluster.request(Request::of_pod(&args.pod, Default::default())?);
     let mut answer = Vec::new();
-    cluster.verdicts(request, args.node_names.iter().copied(), |host, verdict| {
+    cluster.verdicts(&request, args.node_names.iter().copied(), |host, verdict| {
         if let NodeVerdict::Fits(total) = verdict {
             let score = stelia_placement_rules::score::priority(total);
             answer.push(Priority { host, score });
@@ -225,7 +225,7 @@ fn run(nodes: usize) -> anyhow::Result<Figures> {
         let (done, took) = timed(|| -> anyhow::Result<()> {
             prioritize(&mut cluster, &asked)?;
             let request = cluster.request(Request::of_pod(&pod(round % KINDS), Default::default())?);
-            cluster.reserve(best, uid, request).context("reserve")?;
+            cluster.reserve(best, uid, &request).context("reserve")?;
             cluster.put(best, text.as_bytes())?;
             cluster.release(best, uid);
             Ok(())

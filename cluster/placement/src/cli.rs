@@ -9,8 +9,8 @@ use stelia_koordinator::allocator::evaluate::ScoringStrategy;
 
 const AFTER_HELP: &str = "\
 kube-scheduler calls POST /filter, /prioritize, /preempt and /bind of this
-program as an extender that is nodeCacheCapable. GET /healthz, /readyz, /leader,
-/metrics and /explain?pod=NAMESPACE/NAME are answered too.
+program as an extender that is nodeCacheCapable. GET /healthz, /readyz, /leader
+and /metrics are answered too.
 
 Only the replica that holds the Lease answers kube-scheduler. /leader tells
 whether a replica is the leader, and --service directs a Service to the leader.
@@ -21,14 +21,13 @@ Examples:
   stelia-placement --kubeconfig /etc/kubernetes/stelia-placement.conf
   stelia-placement --listen 0.0.0.0:8890 --tls-cert tls.crt \\
       --tls-key tls.key --tls-client-ca ca.crt
-  curl 'http://127.0.0.1:8890/explain?pod=default/vm-1'
 
 Manual: stelia-placement(8)";
 
 /// Places pods with a VM on nodes that would admit them, as an extender of kube-scheduler.
 ///
-/// Decides for each node what the node itself would decide, from the node's published object and the claims on the node. Before it
-/// binds a pod, it writes a claim for the pod.
+/// Decides for each node what the node itself would decide, from the node's published object and the claims on the node. A pod's binding
+/// is its claim.
 #[derive(Debug, Parser)]
 #[command(name = "stelia-placement", version, after_help = AFTER_HELP)]
 pub struct Cli {

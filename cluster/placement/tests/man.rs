@@ -19,7 +19,6 @@ fn the_man_page_has_the_command_line_and_names_every_path() {
         "/prioritize",
         "/preempt",
         "/bind",
-        "/explain",
         "/healthz",
         "/readyz",
         "/leader",

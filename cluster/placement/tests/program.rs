@@ -54,7 +54,6 @@ fn help_and_completions() {
         "/readyz",
         "/leader",
         "/metrics",
-        "/explain",
         "--tls-client-ca",
     ] {
         assert!(said.contains(named), "{named}");

@@ -4,7 +4,6 @@
 //! A state is evaluated once for each request; an update of a node gives that node another state and changes no other node.
 
 mod question;
-mod reason_numbers;
 mod requests;
 mod states;
 #[cfg(any(test, feature = "testing"))]
@@ -22,14 +21,11 @@ use stelia_kubelet::Uid;
 use crate::evaluate::{Arrival, OwnCpus, own_cpus};
 use crate::node::{self, NodeError, NodeShape, ParsedNode, ShapeKey};
 use crate::request::{Request, SharedRequest};
-use crate::score::Weights;
 
 pub use question::{Evaluation, NodeWithoutPods, Question};
-use reason_numbers::Reasons;
-pub use requests::RequestId;
 use requests::Requests;
 use states::{StateId, States};
-pub use verdict::{NodeVerdict, RefusalReason};
+pub use verdict::NodeVerdict;
 
 /// The nodes of a cluster.
 #[derive(Debug, Default)]
@@ -41,8 +37,8 @@ pub struct Cluster {
     shapes: HashMap<ShapeKey, Arc<NodeShape>>,
     states: States,
     requests: Requests,
-    reasons: Reasons,
-    weights: Weights,
+    /// The reasons of refusals, by number: the cell of an answer has no room for a text. There are few: kubelet's reasons, steliad's errors.
+    reasons: Vec<&'static str>,
 }
 
 #[derive(Debug)]
@@ -69,13 +65,6 @@ pub struct Tenant {
 }
 
 impl Cluster {
-    pub fn new(weights: Weights) -> Self {
-        Self {
-            weights,
-            ..Self::default()
-        }
-    }
-
     /// How many nodes there are.
     pub fn len(&self) -> usize {
         self.names.len()
@@ -214,13 +203,13 @@ impl Cluster {
         tenants.map(|(uid, cpus)| Tenant { uid: *uid, cpus }).collect()
     }
 
-    /// The id of a request; equal requests have the same id. 1024 are stored: an id is valid until as many others were asked about.
-    pub fn request(&mut self, request: Request) -> RequestId {
-        let (id, recycled) = self.requests.enter(request);
-        if recycled {
-            self.states.forget(id);
+    /// The request, stored once: equal requests are the same one. The answers to 1024 are stored, until as many others were asked about.
+    pub fn request(&mut self, request: Request) -> SharedRequest {
+        let (request, taken) = self.requests.enter(request);
+        if let Some(place) = taken {
+            self.states.forget(place);
         }
-        id
+        request
     }
 
     fn known(&self, name: &str) -> Option<&NodeRecord> {
@@ -281,10 +270,5 @@ impl Cluster {
         if let Some(state) = before {
             self.states.leave(state);
         }
-    }
-
-    /// The request of an id; `None` if it was dropped.
-    pub fn shared_request(&self, request: RequestId) -> Option<SharedRequest> {
-        self.requests.peek(request)
     }
 }

@@ -7,23 +7,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::reason_numbers::RefusalReason;
-use super::requests::RequestId;
 use super::states::{Cell, StateId, StoredState};
-use super::verdict::{NodeVerdict, forgotten, no_object};
+use super::verdict::NodeVerdict;
 use super::{Cluster, NodeRecord, Slot};
-use crate::evaluate::{Arrival, DecidedBy, NodeForecast, Placement, Refusal, evaluate};
+use crate::evaluate::refusal_names::{NO_ANSWER, NO_OBJECT};
+use crate::evaluate::{Arrival, NodeForecast, Placement, Refusal, evaluate};
 use crate::node::{FreeResources, NodeShape};
 use crate::request::SharedRequest;
-use crate::score::Weights;
 
 /// What some nodes would do with a request.
 #[derive(Debug)]
 pub struct Question {
-    id: RequestId,
-    /// `None` if the request was dropped.
-    request: Option<SharedRequest>,
-    weights: Weights,
+    request: SharedRequest,
     /// In the order of the names.
     nodes: Vec<NodeAnswer>,
     unanswered: Vec<UnansweredState>,
@@ -44,9 +39,7 @@ struct UnansweredState {
     answer: Option<Result<u16, Refusal>>,
 }
 
-pub(super) fn refused(refusal: &Refusal) -> NodeVerdict {
-    NodeVerdict::Refused(refusal.into())
-}
+const NO_OBJECT_VERDICT: NodeAnswer = NodeAnswer::Answered(NodeVerdict::Refused(NO_OBJECT));
 
 impl Question {
     /// How many evaluations are left to [`Self::evaluate`].
@@ -59,18 +52,13 @@ impl Question {
 
     /// Evaluates the states without an answer.
     pub fn evaluate(&mut self) {
-        let Some(request) = &self.request else { return };
         for unanswered in self
             .unanswered
             .iter_mut()
             .filter(|unanswered| unanswered.answer.is_none())
         {
-            let placement = evaluate(
-                &unanswered.state.shape,
-                unanswered.state.forecast(),
-                request,
-                &self.weights,
-            );
+            let state = &unanswered.state;
+            let placement = evaluate(&state.shape, state.forecast(), &self.request);
             unanswered.answer = Some(placement.map(|placement| placement.score.total));
         }
     }
@@ -85,8 +73,8 @@ impl Question {
                 .and_then(|unanswered| unanswered.answer.as_ref())
             {
                 Some(Ok(total)) => NodeVerdict::Fits(*total),
-                Some(Err(refusal)) => refused(refusal),
-                None => refused(&forgotten()),
+                Some(Err(refusal)) => NodeVerdict::Refused(refusal.name),
+                None => NodeVerdict::Refused(NO_ANSWER),
             },
         })
     }
@@ -97,7 +85,6 @@ impl Question {
 pub struct Evaluation {
     pub(super) state: Arc<StoredState>,
     pub(super) request: SharedRequest,
-    pub(super) weights: Weights,
 }
 
 impl Evaluation {
@@ -106,7 +93,7 @@ impl Evaluation {
     /// # Errors
     /// Why it would refuse.
     pub fn evaluate(&self) -> Result<Placement, Refusal> {
-        evaluate(&self.state.shape, self.state.forecast(), &self.request, &self.weights)
+        evaluate(&self.state.shape, self.state.forecast(), &self.request)
     }
 }
 
@@ -124,7 +111,6 @@ pub struct NodeWithoutPods {
     pub(super) published: FreeResources,
     pub(super) arrivals: Vec<Arrival>,
     pub(super) request: SharedRequest,
-    pub(super) weights: Weights,
 }
 
 impl NodeWithoutPods {
@@ -134,26 +120,23 @@ impl NodeWithoutPods {
     /// Why it would refuse.
     pub fn evaluate(self) -> Result<Placement, Refusal> {
         let forecast = NodeForecast::new(&self.shape, self.published, self.arrivals);
-        evaluate(&self.shape, &forecast, &self.request, &self.weights)
+        evaluate(&self.shape, &forecast, &self.request)
     }
 }
 
 impl Cluster {
     /// A question to these nodes, with the answers that are stored.
-    pub fn question<'n>(&mut self, id: RequestId, names: impl IntoIterator<Item = &'n str>) -> Question {
-        let request = self.requests.shared(id);
+    pub fn question<'n>(&mut self, request: &SharedRequest, names: impl IntoIterator<Item = &'n str>) -> Question {
+        let place = self.requests.place(request);
         let (mut unanswered, mut places) = (Vec::new(), HashMap::new());
         let names = names.into_iter();
-        let nodes = names.map(|name| match (&request, self.names.get(name)) {
-            (None, _) => NodeAnswer::Answered(refused(&forgotten())),
-            (_, None) => NodeAnswer::Answered(refused(&no_object())),
-            (_, Some(at)) => self.node_answer(*at, id, &mut unanswered, &mut places),
+        let nodes = names.map(|name| match self.names.get(name) {
+            None => NO_OBJECT_VERDICT,
+            Some(at) => self.node_answer(*at, place, &mut unanswered, &mut places),
         });
         Question {
             nodes: nodes.collect(),
-            id,
-            request,
-            weights: self.weights,
+            request: request.clone(),
             unanswered,
         }
     }
@@ -161,7 +144,7 @@ impl Cluster {
     fn node_answer(
         &self,
         at: usize,
-        id: RequestId,
+        place: Option<usize>,
         unanswered: &mut Vec<UnansweredState>,
         places: &mut HashMap<StateId, usize>,
     ) -> NodeAnswer {
@@ -171,21 +154,18 @@ impl Cluster {
                 ..
             }) => *state,
             Some(Slot { known: Err(cause), .. }) => {
-                return NodeAnswer::Answered(NodeVerdict::Refused(RefusalReason {
-                    by: DecidedBy::Scheduler,
-                    name: cause.name(),
-                }));
+                return NodeAnswer::Answered(NodeVerdict::Refused(cause.name()));
             }
-            None => return NodeAnswer::Answered(refused(&no_object())),
+            None => return NO_OBJECT_VERDICT,
         };
-        match self.states.cell(state, id).answer() {
+        match place.and_then(|place| self.states.cell(state, place).answer()) {
             Some(Ok(total)) => NodeAnswer::Answered(NodeVerdict::Fits(total)),
-            Some(Err(reason)) => NodeAnswer::Answered(match self.reasons.get(reason) {
-                Some(reason) => NodeVerdict::Refused(reason),
-                None => refused(&forgotten()),
-            }),
+            Some(Err(reason)) => {
+                let reason = self.reasons.get(usize::from(reason)).copied();
+                NodeAnswer::Answered(NodeVerdict::Refused(reason.unwrap_or(NO_ANSWER)))
+            }
             None => match self.states.get(Some(state)) {
-                None => NodeAnswer::Answered(refused(&no_object())),
+                None => NO_OBJECT_VERDICT,
                 Some(of) => NodeAnswer::Pending(*places.entry(state).or_insert_with(|| {
                     unanswered.push(UnansweredState {
                         at: state,
@@ -200,18 +180,27 @@ impl Cluster {
 
     /// Stores the answers for the states that nodes are still in.
     pub fn keep_answers(&mut self, question: &Question) {
-        if self.requests.peek(question.id).is_none() {
+        let Some(place) = self.requests.place(&question.request) else {
             return;
-        }
+        };
         for unanswered in &question.unanswered {
             let cell = match &unanswered.answer {
                 Some(Ok(total)) => Cell::fits(*total),
-                Some(Err(refusal)) => Cell::refused(self.reasons.number(refusal)),
+                Some(Err(refusal)) => Cell::refused(self.reason_number(refusal.name)),
                 None => continue,
             };
             if self.states.has(unanswered.at, &unanswered.state) {
-                self.states.set(unanswered.at, question.id, cell);
+                self.states.set(unanswered.at, place, cell);
             }
         }
+    }
+
+    fn reason_number(&mut self, name: &'static str) -> u16 {
+        let found = self.reasons.iter().position(|known| *known == name);
+        let at = found.unwrap_or_else(|| {
+            self.reasons.push(name);
+            self.reasons.len() - 1
+        });
+        u16::try_from(at).unwrap_or(u16::MAX)
     }
 }

@@ -8,85 +8,64 @@ use crate::request::{Request, SharedRequest};
 /// Limit of the requests in the cache: each has a cell in every state. A new one replaces the least recently used one.
 pub const MAX_REQUESTS: usize = 1024;
 
-/// A request's id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct RequestId {
-    pub(super) place: u16,
-    /// How often the place was given to another request before.
-    turn: u32,
-}
-
 #[derive(Debug)]
 struct Entry {
     request: SharedRequest,
     key: Arc<str>,
-    turn: u32,
     used: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    places: HashMap<Arc<str>, u16>,
+    by_content: HashMap<Arc<str>, usize>,
+    /// Where each request is in `entries`, and its answers in a state's cells.
+    places: HashMap<SharedRequest, usize>,
     entries: Vec<Entry>,
     clock: u64,
 }
 
 impl Requests {
-    /// The request's id, and whether its cells still have the answers to another request.
-    pub(super) fn enter(&mut self, request: Request) -> (RequestId, bool) {
-        self.clock += 1;
+    /// The request, stored once, and the place that it took from another one, whose answers are still there.
+    pub(super) fn enter(&mut self, request: Request) -> (SharedRequest, Option<usize>) {
         // All fields, in their order.
         let key: Arc<str> = format!("{request:?}").into();
-        if let Some(place) = self.places.get(&key)
-            && let Some(entry) = self.entries.get_mut(usize::from(*place))
-        {
-            entry.used = self.clock;
-            let id = RequestId {
-                place: *place,
-                turn: entry.turn,
-            };
-            return (id, false);
+        let known = self.by_content.get(&key).and_then(|place| self.entries.get(*place));
+        if let Some(request) = known.map(|entry| entry.request.clone()) {
+            self.place(&request);
+            return (request, None);
         }
-        let mut entry = Entry {
-            request: SharedRequest::new(request),
+        self.clock += 1;
+        let request = SharedRequest::new(request);
+        let entry = Entry {
+            request: request.clone(),
             key: Arc::clone(&key),
-            turn: 0,
             used: self.clock,
         };
         let is_full = self.entries.len() >= MAX_REQUESTS;
-        let oldest = self.entries.iter().enumerate().min_by_key(|(_, entry)| entry.used);
-        let oldest = oldest.map(|(place, _)| place).filter(|_| is_full);
-        let place = oldest.unwrap_or(self.entries.len());
-        if let Some(old) = self.entries.get(place) {
-            self.places.remove(&old.key);
-            entry.turn = old.turn.wrapping_add(1);
-        }
-        let turn = entry.turn;
-        match self.entries.get_mut(place) {
-            Some(old) => *old = entry,
-            None => self.entries.push(entry),
-        }
-        let place = u16::try_from(place).unwrap_or(u16::MAX);
-        self.places.insert(key, place);
-        (RequestId { place, turn }, oldest.is_some())
+        let oldest = self.entries.iter_mut().enumerate().filter(|_| is_full);
+        let oldest = oldest.min_by_key(|(_, entry)| entry.used);
+        let (place, taken) = match oldest {
+            Some((place, old)) => {
+                self.by_content.remove(&old.key);
+                self.places.remove(&old.request);
+                *old = entry;
+                (place, Some(place))
+            }
+            None => {
+                self.entries.push(entry);
+                (self.entries.len() - 1, None)
+            }
+        };
+        self.by_content.insert(key, place);
+        self.places.insert(request.clone(), place);
+        (request, taken)
     }
 
-    /// `None` if another request has its place. Counts as a use.
-    pub(super) fn shared(&mut self, id: RequestId) -> Option<SharedRequest> {
+    /// Where the answers to the request are; `None` if it gave way to others. Counts as a use.
+    pub(super) fn place(&mut self, request: &SharedRequest) -> Option<usize> {
         self.clock += 1;
-        let entry = self
-            .entries
-            .get_mut(usize::from(id.place))
-            .filter(|entry| entry.turn == id.turn)?;
-        entry.used = self.clock;
-        Some(entry.request.clone())
-    }
-
-    pub(super) fn peek(&self, id: RequestId) -> Option<SharedRequest> {
-        let entry = self
-            .entries
-            .get(usize::from(id.place))
-            .filter(|entry| entry.turn == id.turn)?;
-        Some(entry.request.clone())
+        let place = *self.places.get(request)?;
+        self.entries.get_mut(place)?.used = self.clock;
+        Some(place)
     }
 }

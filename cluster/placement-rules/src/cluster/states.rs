@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
-use super::requests::RequestId;
 use crate::evaluate::{Arrival, NodeForecast};
 use crate::node::{FreeResources, NodeShape};
 
@@ -139,15 +138,14 @@ impl States {
         known.is_some_and(|known| Arc::ptr_eq(known, state))
     }
 
-    pub(super) fn cell(&self, at: StateId, request: RequestId) -> Cell {
-        let cells = self.entries.get(at).map(|entry| &entry.cells);
-        let cell = cells.and_then(|cells| cells.get(usize::from(request.place)));
+    /// The state's answer to the request of this place.
+    pub(super) fn cell(&self, at: StateId, place: usize) -> Cell {
+        let cell = self.entries.get(at).and_then(|entry| entry.cells.get(place));
         cell.copied().unwrap_or(Cell::EMPTY)
     }
 
-    pub(super) fn set(&mut self, at: StateId, request: RequestId, cell: Cell) {
+    pub(super) fn set(&mut self, at: StateId, place: usize, cell: Cell) {
         let Some(entry) = self.entries.get_mut(at) else { return };
-        let place = usize::from(request.place);
         if entry.cells.len() <= place {
             entry.cells.resize(place + 1, Cell::EMPTY);
         }
@@ -155,9 +153,9 @@ impl States {
     }
 
     /// Drops the answers to a request, whose place another request has now.
-    pub(super) fn forget(&mut self, request: RequestId) {
+    pub(super) fn forget(&mut self, place: usize) {
         for entry in &mut self.entries {
-            if let Some(cell) = entry.cells.get_mut(usize::from(request.place)) {
+            if let Some(cell) = entry.cells.get_mut(place) {
                 *cell = Cell::EMPTY;
             }
         }

@@ -2,10 +2,10 @@
 
 use stelia_kubelet::Uid;
 
-use super::requests::RequestId;
 use super::{Cluster, verdict};
 use crate::evaluate::{Arrival, Placement, Refusal};
 use crate::node::NodeError;
+use crate::request::SharedRequest;
 
 impl Cluster {
     /// Evaluates once more and reserves the CPUs for the pod: it is on its way to the node until the object shows it, or until
@@ -13,15 +13,14 @@ impl Cluster {
     ///
     /// # Errors
     /// The node would refuse it.
-    pub fn reserve(&mut self, name: &str, uid: Uid, request: RequestId) -> Result<Placement, Refusal> {
+    pub fn reserve(&mut self, name: &str, uid: Uid, request: &SharedRequest) -> Result<Placement, Refusal> {
         let placement = self.explain(name, request)?;
-        let shared = self.requests.shared(request).ok_or_else(verdict::forgotten)?;
         let at = self.slot(name);
         let Some(slot) = self.nodes.get_mut(at) else {
             return Err(verdict::no_object());
         };
         let arrival = Arrival {
-            request: shared,
+            request: request.clone(),
             cpus: placement.assigned_cpus.clone(),
             is_late: false,
             is_ours: true,

@@ -38,7 +38,7 @@ fn put(cluster: &mut Cluster, name: &str, facts: &Facts) -> Vec<Uid> {
     cluster.put(name, published(facts).as_bytes()).unwrap()
 }
 
-fn verdicts(cluster: &mut Cluster, request: RequestId, names: &[&str]) -> Vec<NodeVerdict> {
+fn verdicts(cluster: &mut Cluster, request: &SharedRequest, names: &[&str]) -> Vec<NodeVerdict> {
     let mut all = Vec::new();
     cluster.verdicts(request, names.iter().copied(), |_, verdict| all.push(verdict));
     all
@@ -53,15 +53,12 @@ fn nodes_in_the_same_state_are_asked_once() {
     put(&mut cluster, "other", &node([4, 4]));
     assert_eq!((cluster.len(), cluster.variety()), (11, (2, 1)));
     let request = cluster.request(vm(8));
-    let told = verdicts(&mut cluster, request, &["node-0", "node-9", "other", "none"]);
+    let told = verdicts(&mut cluster, &request, &["node-0", "node-9", "other", "none"]);
     assert!(
         matches!(told[0], NodeVerdict::Fits(_)) && told[0] == told[1],
         "{told:?}"
     );
-    let NodeVerdict::Refused(reason) = told[3] else {
-        panic!("{told:?}")
-    };
-    assert_eq!((reason.by, reason.name), (DecidedBy::Scheduler, "NoObject"));
+    assert_eq!(told[3], NodeVerdict::Refused("NoObject"));
     cluster.remove("other");
     assert_eq!((cluster.len(), cluster.variety().0), (10, 1));
 }
@@ -73,7 +70,7 @@ fn a_reservation_counts_until_the_object_has_the_pod() {
     put(&mut cluster, "n", &node([60, 60]));
     let request = cluster.request(vm(8));
     let pod = Uid::of(&uid(77));
-    let placement = cluster.reserve("n", pod, request).unwrap();
+    let placement = cluster.reserve("n", pod, &request).unwrap();
     assert_eq!(placement.cpus.len(), 8);
     assert_eq!(placement.assigned_cpus, Some(placement.cpus.clone()));
     let [(coming, arrival)] = cluster.on_their_way("n") else {
@@ -81,11 +78,11 @@ fn a_reservation_counts_until_the_object_has_the_pod() {
     };
     assert_eq!((*coming, arrival.cpus.as_ref()), (pod, Some(&placement.cpus)));
     let other = Uid::of(&uid(78));
-    let refusal = cluster.reserve("n", other, request).unwrap_err();
+    let refusal = cluster.reserve("n", other, &request).unwrap_err();
     assert_eq!((refusal.by, refusal.name), (DecidedBy::Steliad, "NotAllocated"));
     // An object that does not know of it changes nothing.
     assert_eq!(put(&mut cluster, "n", &node([60, 60])), []);
-    assert!(cluster.reserve("n", other, request).is_err());
+    assert!(cluster.reserve("n", other, &request).is_err());
     // One that does ends it.
     let mut arrived = node([60, 60]);
     arrived.allocations.push(PodAllocation {
@@ -109,10 +106,10 @@ fn a_reservation_counts_until_the_object_has_the_pod() {
     );
     // The pod ends, and there is room again.
     put(&mut cluster, "n", &node([60, 60]));
-    assert!(cluster.reserve("n", other, request).is_ok());
+    assert!(cluster.reserve("n", other, &request).is_ok());
     assert!(cluster.release("n", other) && !cluster.release("n", other));
     assert!(matches!(
-        verdicts(&mut cluster, request, &["n"])[0],
+        verdicts(&mut cluster, &request, &["n"])[0],
         NodeVerdict::Fits(_)
     ));
 }
@@ -123,7 +120,7 @@ fn a_pod_whose_room_others_took_is_left_out() {
     put(&mut cluster, "n", &node([60, 60]));
     let request = cluster.request(vm(8));
     let pod = Uid::of(&uid(77));
-    cluster.reserve("n", pod, request).unwrap();
+    cluster.reserve("n", pod, &request).unwrap();
     put(&mut cluster, "n", &node([60, 64]));
     let (_, forecast) = cluster.forecast("n").unwrap();
     assert_eq!((forecast.arrivals.len(), &forecast.expected), (0, &forecast.published));
@@ -136,19 +133,17 @@ fn a_node_whose_object_cannot_be_used_is_refused_by_its_name_and_keeps_who_is_on
     put(&mut cluster, "n", &node([60, 60]));
     let request = cluster.request(vm(8));
     let pod = Uid::of(&uid(77));
-    cluster.reserve("n", pod, request).unwrap();
+    cluster.reserve("n", pod, &request).unwrap();
     assert!(cluster.put("n", b"{}").is_err());
-    let told = verdicts(&mut cluster, request, &["n"]);
-    let NodeVerdict::Refused(reason) = told[0] else {
-        panic!("{told:?}")
-    };
-    assert_eq!((reason.by, reason.name), (DecidedBy::Scheduler, "ObjectMalformed"));
-    assert_eq!(cluster.explain("n", request).unwrap_err().name, "ObjectMalformed");
+    let told = verdicts(&mut cluster, &request, &["n"]);
+    assert_eq!(told, [NodeVerdict::Refused("ObjectMalformed")]);
+    let refusal = cluster.explain("n", &request).unwrap_err();
+    assert_eq!((refusal.by, refusal.name), (DecidedBy::Scheduler, "ObjectMalformed"));
     assert!(cluster.problem("n").is_some());
     put(&mut cluster, "n", &node([60, 60]));
     assert_eq!(cluster.on_their_way("n").len(), 1);
     assert!(matches!(
-        verdicts(&mut cluster, request, &["n"])[0],
+        verdicts(&mut cluster, &request, &["n"])[0],
         NodeVerdict::Refused(_)
     ));
 }
@@ -174,9 +169,11 @@ fn a_pod_finds_room_without_those_that_leave_and_no_others() {
     full.shared = full.topology.online().difference(&full.exclusive);
     put(&mut cluster, "n", &full);
     let request = cluster.request(vm(8));
-    let mut without = |gone: &[u128]| {
+    let without = |gone: &[u128]| {
         let gone = gone.iter().map(|number| (Uid::of(&uid(*number)), None)).collect();
-        cluster.without("n", request, &gone).and_then(NodeWithoutPods::evaluate)
+        cluster
+            .without("n", &request, &gone)
+            .and_then(NodeWithoutPods::evaluate)
     };
     assert_eq!(without(&[]).unwrap_err().name, "NotAllocated");
     assert_eq!(without(&[77, 78]).unwrap_err().name, "NotAllocated");
@@ -189,11 +186,11 @@ fn a_pod_finds_room_without_those_that_leave_and_no_others() {
             .is_subset(&full.topology.online().difference(&full.allocations[0].cpus))
     );
     assert_eq!(
-        cluster.without("none", request, &Default::default()).unwrap_err().name,
+        cluster.without("none", &request, &Default::default()).unwrap_err().name,
         "NoObject"
     );
     // Nothing has left.
-    assert_eq!(cluster.explain("n", request).unwrap_err().name, "NotAllocated");
+    assert_eq!(cluster.explain("n", &request).unwrap_err().name, "NotAllocated");
 }
 
 #[test]
@@ -202,10 +199,12 @@ fn a_pod_that_is_on_its_way_gives_back_what_it_was_promised() {
     put(&mut cluster, "n", &node([60, 60]));
     let request = cluster.request(vm(8));
     let (coming, other) = (Uid::of(&uid(77)), Uid::of(&uid(78)));
-    let promised = cluster.reserve("n", coming, request).unwrap();
-    let mut without = |uid: Uid| {
+    let promised = cluster.reserve("n", coming, &request).unwrap();
+    let without = |uid: Uid| {
         let gone = [(uid, None)].into();
-        cluster.without("n", request, &gone).and_then(NodeWithoutPods::evaluate)
+        cluster
+            .without("n", &request, &gone)
+            .and_then(NodeWithoutPods::evaluate)
     };
     assert!(without(other).is_err());
     assert_eq!(without(coming).unwrap().cpus, promised.cpus);
@@ -219,7 +218,7 @@ fn a_question_is_of_the_moment_of_the_look_and_of_no_other_state() {
     }
     let request = cluster.request(vm(8));
     let names = ["a", "b", "c", "none"];
-    let mut question = cluster.question(request, names);
+    let mut question = cluster.question(&request, names);
     // Equal nodes are one state.
     assert_eq!(question.unanswered(), 1);
     // What happens while it is worked out: a is full, b has another state's place, c is gone.
@@ -233,32 +232,20 @@ fn a_question_is_of_the_moment_of_the_look_and_of_no_other_state() {
         told[..3].iter().all(|verdict| matches!(verdict, NodeVerdict::Fits(_))),
         "{told:?}"
     );
-    assert!(matches!(
-        told[3],
-        NodeVerdict::Refused(RefusalReason { name: "NoObject", .. })
-    ));
+    assert_eq!(told[3], NodeVerdict::Refused("NoObject"));
     cluster.keep_answers(&question);
     for name in ["a", "b"] {
-        let now = verdicts(&mut cluster, request, &[name])[0];
-        assert!(
-            matches!(
-                now,
-                NodeVerdict::Refused(RefusalReason {
-                    name: "NotAllocated",
-                    ..
-                })
-            ),
-            "{now:?}"
-        );
+        let now = verdicts(&mut cluster, &request, &[name])[0];
+        assert_eq!(now, NodeVerdict::Refused("NotAllocated"));
     }
     // What was learnt is not worked out again.
-    assert_eq!(cluster.question(request, ["a", "b", "none"]).unanswered(), 0);
+    assert_eq!(cluster.question(&request, ["a", "b", "none"]).unanswered(), 0);
     // One that was not worked out teaches nothing, and tells of no node that it fits.
     put(&mut cluster, "c", &node([8, 8]));
-    let question = cluster.question(request, ["c"]);
+    let question = cluster.question(&request, ["c"]);
     cluster.keep_answers(&question);
     assert!(matches!(question.verdicts().next(), Some(NodeVerdict::Refused(_))));
-    assert_eq!(cluster.question(request, ["c"]).unanswered(), 1);
+    assert_eq!(cluster.question(&request, ["c"]).unanswered(), 1);
 }
 
 #[test]
@@ -266,24 +253,32 @@ fn requests_that_nobody_asks_give_way() {
     let mut cluster = Cluster::default();
     put(&mut cluster, "n", &node([8, 8]));
     let first = cluster.request(vm(2));
-    assert!(matches!(verdicts(&mut cluster, first, &["n"])[0], NodeVerdict::Fits(_)));
-    let many = |cluster: &mut Cluster, from: u64| {
-        for memory in from..from + requests::MAX_REQUESTS as u64 {
-            let mut request = vm(240);
-            request.pod = crate::testing::pod(240_000, memory);
-            let id = cluster.request(request);
-            assert!(matches!(verdicts(cluster, id, &["n"])[0], NodeVerdict::Refused(_)));
-        }
-    };
-    many(&mut cluster, 1);
-    let NodeVerdict::Refused(reason) = verdicts(&mut cluster, first, &["n"])[0] else {
-        panic!("it is remembered")
-    };
-    assert_eq!(reason.name, "RequestForgotten");
-    // Asked anew it has another's place, and not its answers.
+    assert!(matches!(
+        verdicts(&mut cluster, &first, &["n"])[0],
+        NodeVerdict::Fits(_)
+    ));
+    assert_eq!(cluster.question(&first, ["n"]).unanswered(), 0);
+    for memory in 1..=requests::MAX_REQUESTS as u64 {
+        let mut request = vm(240);
+        request.pod = crate::testing::pod(240_000, memory);
+        let other = cluster.request(request);
+        assert!(matches!(
+            verdicts(&mut cluster, &other, &["n"])[0],
+            NodeVerdict::Refused(_)
+        ));
+    }
+    // Its answers are forgotten, and none of another request's is taken for them.
+    assert_eq!(cluster.question(&first, ["n"]).unanswered(), 1);
+    assert!(matches!(
+        verdicts(&mut cluster, &first, &["n"])[0],
+        NodeVerdict::Fits(_)
+    ));
     let again = cluster.request(vm(2));
     assert_ne!(again, first);
-    assert!(matches!(verdicts(&mut cluster, again, &["n"])[0], NodeVerdict::Fits(_)));
+    assert!(matches!(
+        verdicts(&mut cluster, &again, &["n"])[0],
+        NodeVerdict::Fits(_)
+    ));
     assert_eq!(cluster.request(vm(2)), again);
 }
 
@@ -369,7 +364,7 @@ proptest! {
                 }
                 Event::Reserve(at, pod, cpus) => {
                     let request = cluster.request(vm(cpus));
-                    let _ = cluster.reserve(names[at], Uid(pod), request);
+                    let _ = cluster.reserve(names[at], Uid(pod), &request);
                 }
                 Event::Release(at, pod) => {
                     cluster.release(names[at], Uid(pod));
@@ -379,13 +374,13 @@ proptest! {
                     latest[at] = None;
                 }
             }
-            for request in asked {
+            for request in &asked {
                 for name in names {
                     let kept = verdicts(&mut cluster, request, &[name])[0];
                     match (kept, cluster.explain(name, request)) {
                         (NodeVerdict::Fits(total), Ok(placement)) => prop_assert_eq!(total, placement.score.total),
                         (NodeVerdict::Refused(reason), Err(refusal)) => {
-                            prop_assert_eq!((reason.by, reason.name), (refusal.by, refusal.name));
+                            prop_assert_eq!(reason, refusal.name);
                         }
                         other => prop_assert!(false, "{other:?}"),
                     }
@@ -428,6 +423,6 @@ fn a_small_host_is_a_host() {
     put(&mut cluster, "n", &facts);
     let request = cluster.request(vm(1));
     // Its only CPU would leave nothing to float on.
-    let refusal = cluster.explain("n", request).unwrap_err();
+    let refusal = cluster.explain("n", &request).unwrap_err();
     assert_eq!((refusal.by, refusal.name), (DecidedBy::Steliad, "KubeletStateUnusable"));
 }

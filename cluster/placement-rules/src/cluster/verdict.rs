@@ -7,9 +7,8 @@ use stelia_kubelet::Uid;
 
 use super::Cluster;
 use super::question::{Evaluation, NodeWithoutPods};
-pub use super::reason_numbers::RefusalReason;
-use super::requests::RequestId;
-use crate::evaluate::refusal_names::{NO_OBJECT, REQUEST_FORGOTTEN};
+use super::states::StoredState;
+use crate::evaluate::refusal_names::NO_OBJECT;
 use crate::evaluate::{DecidedBy, Placement, Refusal};
 use crate::node::NodeError;
 use crate::request::SharedRequest;
@@ -19,20 +18,13 @@ use crate::request::SharedRequest;
 pub enum NodeVerdict {
     /// It has room; the score's total.
     Fits(u16),
-    Refused(RefusalReason),
+    /// The reason's name.
+    Refused(&'static str),
 }
 
 pub(super) fn no_object() -> Refusal {
     let text = "the node has no NodeResourceTopology of profile stelia";
     Refusal::new(DecidedBy::Scheduler, NO_OBJECT, text)
-}
-
-pub(super) fn forgotten() -> Refusal {
-    Refusal::new(
-        DecidedBy::Scheduler,
-        REQUEST_FORGOTTEN,
-        "too many other requests were asked since",
-    )
 }
 
 fn unusable(cause: &NodeError) -> Refusal {
@@ -43,7 +35,7 @@ impl Cluster {
     /// What each of these nodes would do, in their order. States with a stored answer are not evaluated again.
     pub fn verdicts<'n>(
         &mut self,
-        request: RequestId,
+        request: &SharedRequest,
         names: impl IntoIterator<Item = &'n str, IntoIter: Clone>,
         mut report: impl FnMut(&'n str, NodeVerdict),
     ) {
@@ -60,7 +52,7 @@ impl Cluster {
     ///
     /// # Errors
     /// Why it would refuse.
-    pub fn explain(&mut self, name: &str, request: RequestId) -> Result<Placement, Refusal> {
+    pub fn explain(&self, name: &str, request: &SharedRequest) -> Result<Placement, Refusal> {
         self.evaluation(name, request)?.evaluate()
     }
 
@@ -68,13 +60,10 @@ impl Cluster {
     ///
     /// # Errors
     /// The node refuses every request.
-    pub fn evaluation(&mut self, name: &str, request: RequestId) -> Result<Evaluation, Refusal> {
-        let (at, request) = self.node_and_request(name, request)?;
-        let state = self.states.get(self.state(at)).ok_or_else(no_object)?;
+    pub fn evaluation(&self, name: &str, request: &SharedRequest) -> Result<Evaluation, Refusal> {
         Ok(Evaluation {
-            state: Arc::clone(state),
-            request,
-            weights: self.weights,
+            state: Arc::clone(self.usable_state(name)?),
+            request: request.clone(),
         })
     }
 
@@ -84,13 +73,12 @@ impl Cluster {
     /// # Errors
     /// The node refuses every request.
     pub fn without(
-        &mut self,
+        &self,
         name: &str,
-        request: RequestId,
+        request: &SharedRequest,
         gone: &HashMap<Uid, Option<SharedRequest>>,
     ) -> Result<NodeWithoutPods, Refusal> {
-        let (at, request) = self.node_and_request(name, request)?;
-        let state = self.states.get(self.state(at)).ok_or_else(no_object)?;
+        let state = self.usable_state(name)?;
         let (shape, mut published) = (&state.shape, state.published.clone());
         for tenant in self.tenants(name) {
             if let Some(asked) = gone.get(&tenant.uid) {
@@ -98,26 +86,23 @@ impl Cluster {
                 published = published.freed(shape, &tenant.cpus, pod);
             }
         }
-        let coming = self.nodes.get(at).into_iter().flat_map(|slot| &slot.coming);
-        let stay = coming.filter(|(uid, _)| !gone.contains_key(uid));
+        let stay = self
+            .on_their_way(name)
+            .iter()
+            .filter(|(uid, _)| !gone.contains_key(uid));
         let arrivals = stay.map(|(_, arrival)| arrival.clone()).collect();
         Ok(NodeWithoutPods {
             shape: Arc::clone(shape),
             published,
             arrivals,
-            request,
-            weights: self.weights,
+            request: request.clone(),
         })
     }
 
-    /// The place of a node whose object can be used, and the request.
-    fn node_and_request(&mut self, name: &str, request: RequestId) -> Result<(usize, SharedRequest), Refusal> {
-        let at = *self.names.get(name).ok_or_else(no_object)?;
-        let request = self.requests.shared(request).ok_or_else(forgotten)?;
-        match self.nodes.get(at).map(|slot| &slot.known) {
-            Some(Ok(_)) => Ok((at, request)),
-            Some(Err(cause)) => Err(unusable(cause)),
-            None => Err(no_object()),
-        }
+    /// The state of a node whose object can be used.
+    fn usable_state(&self, name: &str) -> Result<&Arc<StoredState>, Refusal> {
+        let slot = self.names.get(name).and_then(|at| self.nodes.get(*at));
+        let known = slot.ok_or_else(no_object)?.known.as_ref().map_err(unusable)?;
+        self.states.get(Some(known.state)).ok_or_else(no_object)
     }
 }

@@ -20,7 +20,7 @@ use stelia_kubelet::QosClass;
 
 use crate::node::{FreeResources, NodeShape};
 use crate::request::{Request, SharedRequest};
-use crate::score::{Score, Weights};
+use crate::score::Score;
 
 pub(crate) use arrive::Outcome;
 pub(crate) use devices::PlacedDevices;
@@ -200,16 +200,11 @@ fn arrive_or_hold(shape: &NodeShape, expected: &FreeResources, arrival: &mut Arr
 ///
 /// # Errors
 /// The node would refuse it.
-pub fn evaluate(
-    shape: &NodeShape,
-    forecast: &NodeForecast,
-    request: &Request,
-    weights: &Weights,
-) -> Result<Placement, Refusal> {
+pub fn evaluate(shape: &NodeShape, forecast: &NodeForecast, request: &Request) -> Result<Placement, Refusal> {
     let outcome = arrive::arrive(shape, &forecast.expected, request, None)?;
     let certain = orders::fits_in_every_order(shape, forecast, request, &outcome)?;
     let has_promised_cpus = assigned_cpus(request, &outcome).is_some();
-    let score = Score::of(shape, &forecast.expected, request, &outcome, weights);
+    let score = Score::of(shape, &forecast.expected, request, &outcome);
     Ok(Placement {
         assigned_cpus: assigned_cpus(request, &outcome).cloned(),
         by: outcome.by,

@@ -1,8 +1,8 @@
 //! Which of several instances places pods: the one whose name is in the Lease.
 //!
 //! A Lease cannot stop what a leader has sent. So an instance that takes the Lease over, and was not given it, waits for [`TAKEOVER_PAUSE`] before it places
-//! pods: what the former leader sent has usually arrived by then. A binding of a leader that was frozen or cut off, or that the API server took longer for,
-//! may come later still, and take CPUs that are promised to another pod; the node gives no CPU twice, and refuses one of them.
+//! pods: what the former leader sent has usually arrived by then, and the API server ends each request after [`REQUEST_TIMEOUT`]. A binding of a leader that
+//! was frozen or cut off may come later still, and take CPUs that are promised to another pod; the node gives no CPU twice, and refuses one of them.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -76,7 +76,8 @@ impl Default for Leadership {
 }
 
 impl Leadership {
-    /// Decided by the clock, so that a process that was stopped does not act as the leader once it runs again.
+    /// Decided by the clock, so that a process that was stopped does not act as the leader once it runs again. The clock stops with the machine: after a pause
+    /// of all of it, this instance leads for the rest of [`RENEWAL_DEADLINE`], or until its next renewal.
     pub fn is_held(&self) -> bool {
         let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
         until.is_some_and(|until| Instant::now() < until)
@@ -200,7 +201,7 @@ impl LeaseClaim {
             let sent = Instant::now();
             match self.attempt(api, &mut candidate).await {
                 Ok(from) => {
-                    let acts = from.is_some_and(|from| sent >= from);
+                    let acts = from.is_some_and(|from| Instant::now() >= from);
                     leadership.held_until(acts.then_some(sent + RENEWAL_DEADLINE));
                 }
                 // Another instance wrote it: the next attempt reads by whom.

@@ -21,7 +21,7 @@ use serde_json::Value;
 use stelia_credentials::{Credentials, RenewedClient};
 
 pub use failure::ServerFailure;
-pub use pods::Binding;
+pub use pods::ToBind;
 pub use watch::{Follower, Source, WentBack, follow};
 
 /// Timeout of a request, after which its outcome counts as unknown.

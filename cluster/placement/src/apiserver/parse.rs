@@ -33,6 +33,8 @@ pub struct ParsedPod {
     pub name: Arc<str>,
     pub version: Version,
     pub node: Option<NodeName>,
+    /// For which node kube-scheduler evicts victims for it.
+    pub nominated_node: Option<String>,
     /// The CPUs that a scheduler assigned to it.
     pub cpus: Option<CpuSet>,
     pub ending: bool,
@@ -121,6 +123,7 @@ struct Status {
     phase: String,
     reason: String,
     qos_class: Option<String>,
+    nominated_node_name: Option<String>,
     conditions: Vec<Condition>,
 }
 
@@ -209,6 +212,7 @@ fn of_object(object: Object) -> Option<ParsedPod> {
         unschedulable: status.conditions.iter().any(Condition::is_unschedulable),
         ending: metadata.deletion_timestamp.is_some(),
         is_running: status.phase == "Running",
+        nominated_node: status.nominated_node_name,
         failed: (status.phase == "Failed").then_some(status.reason),
         may_own_cpus: has_vm || whole_cpus > 0,
         has_vm,

@@ -2,10 +2,11 @@
 
 use http::Method;
 use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Api, JSON, ServerFailure, escape};
-use crate::reservations::Version;
+use super::{Api, JSON, REQUEST_TIMEOUT, ServerFailure, escape};
+use crate::reservations::{NodeName, Version};
 
 /// Koordinator's annotation, which the runner reads by `--resource-status`.
 pub(super) const STATUS: &str = "scheduling.koordinator.sh/resource-status";
@@ -15,17 +16,24 @@ const RETRY: &str = "isolation.stelia.io/Retry";
 const APPLY: &str = "application/apply-patch+yaml";
 const MANAGER: &str = "stelia-placement";
 
-/// A pod, as it is bound.
-#[derive(Debug, Clone, Copy)]
-pub struct Binding<'a> {
-    pub namespace: &'a str,
-    pub name: &'a str,
-    pub uid: &'a str,
-    /// The pod is bound only if it still has this version; 0: whatever its version.
-    pub version: Version,
-    pub node: &'a str,
-    /// The annotation's value: the CPUs that the pod's runner must take.
-    pub assigned_cpus: Option<&'a str>,
+/// A pod and the node that it is to be bound to; kube-scheduler's `ExtenderBindingArgs`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct ToBind {
+    #[serde(rename = "PodNamespace")]
+    pub namespace: String,
+    #[serde(rename = "PodName")]
+    pub name: String,
+    #[serde(rename = "PodUID")]
+    pub uid: String,
+    #[serde(rename = "Node")]
+    pub node: NodeName,
+}
+
+impl ToBind {
+    /// `namespace/name`.
+    pub(crate) fn pod(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
 }
 
 fn path(namespace: &str, name: &str) -> String {
@@ -33,13 +41,13 @@ fn path(namespace: &str, name: &str) -> String {
 }
 
 impl Api {
-    /// Binds a pod to a node.
+    /// Binds a pod to a node, only if it still has this version; 0: whatever its version. `assigned_cpus`: the annotation's value, the CPUs that the pod's
+    /// runner must take.
     ///
     /// # Errors
-    /// [`ServerFailure::Conflict`]: it is bound, it is another pod, or it has another version.
-    pub async fn bind(&self, binding: &Binding<'_>) -> Result<(), ServerFailure> {
-        let annotations: Map<String, Value> = binding
-            .assigned_cpus
+    /// [`ServerFailure::Conflict`]: it is bound, it is another pod, it has another version, or what etcd did is not known.
+    pub async fn bind(&self, to: &ToBind, version: Version, assigned_cpus: Option<&str>) -> Result<(), ServerFailure> {
+        let annotations: Map<String, Value> = assigned_cpus
             .map(|cpus| (STATUS.to_owned(), Value::from(cpus)))
             .into_iter()
             .collect();
@@ -47,17 +55,22 @@ impl Api {
             "apiVersion": "v1",
             "kind": "Binding",
             "metadata": {
-                "namespace": binding.namespace,
-                "name": binding.name,
-                "uid": binding.uid,
+                "namespace": to.namespace,
+                "name": to.name,
+                "uid": to.uid,
                 "annotations": annotations,
             },
-            "target": {"apiVersion": "v1", "kind": "Node", "name": binding.node},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": to.node},
         });
-        if binding.version != 0 {
-            body["metadata"]["resourceVersion"] = binding.version.to_string().into();
+        if version != 0 {
+            body["metadata"]["resourceVersion"] = version.to_string().into();
         }
-        let path = format!("{}/binding", path(binding.namespace, binding.name));
+        // The API server, too, ends the request after so long: it would otherwise work on one that nobody waits for.
+        let path = format!(
+            "{}/binding?timeout={}s",
+            path(&to.namespace, &to.name),
+            REQUEST_TIMEOUT.as_secs()
+        );
         self.call(Method::POST, &path, Some((JSON, &body))).await.map(drop)
     }
 

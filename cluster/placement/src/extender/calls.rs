@@ -6,15 +6,18 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use stelia_cpus::text::excerpt;
 use stelia_kubelet::Uid;
+use stelia_placement_rules::cluster::NodeVerdict;
 use stelia_placement_rules::request::Request;
 use stelia_placement_rules::score;
 
 use super::best_nodes::best_nodes;
 use super::types::{
-    ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult, ExtenderPreemptionArgs,
-    ExtenderPreemptionResult, HostPriority, MetaVictims, NominatedPod,
+    ExtenderArgs, ExtenderBindingResult, ExtenderFilterResult, ExtenderPreemptionArgs, ExtenderPreemptionResult,
+    HostPriority, MetaVictims,
 };
-use crate::placer::{NotReady, Placer, PlacerAnswer, PodError, ToBind};
+use crate::apiserver::ToBind;
+use crate::apiserver::parse::{self, ParsedPod};
+use crate::placer::{NotReady, Placer};
 
 /// Limit of the nodes of a call.
 const MAX_CALL_NODES: usize = 50_000;
@@ -26,7 +29,7 @@ pub(super) enum CallError {
     Syntax(String),
     #[error("it has no NodeNames: the extender's nodeCacheCapable must be true")]
     NoNames,
-    #[error("it has neither NodeNameToMetaVictims nor NodeNameToVictims")]
+    #[error("it has no NodeNameToMetaVictims: the extender's nodeCacheCapable must be true")]
     NoVictims,
     #[error("{0} nodes are more than {MAX_CALL_NODES}")]
     TooMany(usize),
@@ -51,7 +54,7 @@ fn syntax(cause: serde_json::Error) -> CallError {
 enum PodNeeds {
     /// No CPUs of its own, and no VM.
     Nothing,
-    Room(Option<Uid>, Box<Request>),
+    Room(Option<ParsedPod>, Box<Request>),
     /// Something that no node has; the reason.
     Impossible(String),
 }
@@ -59,10 +62,7 @@ enum PodNeeds {
 /// The nodes that a call names, and what its pod requests.
 fn parse_call<'a>(placer: &Placer, body: &'a [u8]) -> Result<(Vec<&'a str>, PodNeeds), CallError> {
     let args: ExtenderArgs<'a> = serde_json::from_slice(body).map_err(syntax)?;
-    let names = match (args.node_names, args.nodes) {
-        (Some(names), _) => names,
-        (None, _) => return Err(CallError::NoNames),
-    };
+    let names = args.node_names.ok_or(CallError::NoNames)?;
     let needs = pod_needs(placer, names.len(), args.pod)?;
     Ok((names, needs))
 }
@@ -73,12 +73,13 @@ fn pod_needs(placer: &Placer, nodes: usize, pod: &RawValue) -> Result<PodNeeds, 
         return Err(CallError::TooMany(nodes));
     }
     placer.ready()?;
-    match placer.record_filtered_pod(pod.get()) {
-        Ok((_, None)) => Ok(PodNeeds::Nothing),
-        Ok((uid, Some(request))) => Ok(PodNeeds::Room(uid, Box::new(request))),
-        Err(PodError::Request(cause)) => Ok(PodNeeds::Impossible(excerpt::cause(&cause))),
-        Err(cause) => Err(CallError::Pod(excerpt::cause(&cause))),
-    }
+    let document = serde_json::from_str(pod.get()).map_err(|cause| CallError::Pod(excerpt::cause(&cause)))?;
+    let pod = parse::pod_of(&document);
+    Ok(match placer.request(&document, pod.as_ref()) {
+        Ok(None) => PodNeeds::Nothing,
+        Ok(Some(request)) => PodNeeds::Room(pod, Box::new(request)),
+        Err(cause) => PodNeeds::Impossible(excerpt::cause(&cause)),
+    })
 }
 
 /// `ExtenderFilterResult`, JSON: of many nodes with room the best ones. Nodes with room that it does not name are no refusals. What is wrong with the call is its `Error`, and the scheduler tries again after its backoff.
@@ -97,16 +98,16 @@ pub(super) fn filter(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, serde_json
             result.node_names = Some(Vec::new());
             result.failed_and_unresolvable_nodes = names.into_iter().map(|name| (name, &*impossible)).collect();
         }
-        Ok((names, PodNeeds::Room(uid, request))) => {
+        Ok((names, PodNeeds::Room(pod, request))) => {
             let mut fit = Vec::with_capacity(names.len());
             placer.evaluate_nodes(&request, &names, |name, answer| match answer {
-                PlacerAnswer::Fits(total) => fit.push((total, name)),
-                PlacerAnswer::Refused(why) => drop(result.failed_and_unresolvable_nodes.insert(name, why)),
+                NodeVerdict::Fits(total) => fit.push((total, name)),
+                NodeVerdict::Refused(why) => drop(result.failed_and_unresolvable_nodes.insert(name, why)),
             });
-            if let Some(uid) = uid.filter(|_| fit.is_empty()) {
-                placer.add_waiting(uid, answered_at, &names);
+            if let Some(pod) = pod.as_ref().filter(|_| fit.is_empty()) {
+                placer.add_waiting(pod, *request, answered_at, &names);
             }
-            let number = uid.map_or(0, |uid| uid.0);
+            let number = pod.map_or(0, |pod| pod.uid.0);
             result.node_names = Some(best_nodes(fit, number));
         }
     }
@@ -123,8 +124,8 @@ pub(super) fn prioritize(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallEr
         }
         PodNeeds::Room(_, request) => placer.evaluate_nodes(&request, &names, |host, answer| {
             let score = match answer {
-                PlacerAnswer::Fits(total) => i64::from(score::priority(total)),
-                PlacerAnswer::Refused(_) => 0,
+                NodeVerdict::Fits(total) => i64::from(score::priority(total)),
+                NodeVerdict::Refused(_) => 0,
             };
             list.push(HostPriority { host, score });
         }),
@@ -136,27 +137,19 @@ pub(super) fn prioritize(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallEr
 /// error.
 pub(super) fn preempt(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError> {
     let args: ExtenderPreemptionArgs<'_> = serde_json::from_slice(body).map_err(syntax)?;
-    let mut all: BTreeMap<&str, MetaVictims<'_>> = match (args.node_name_to_meta_victims, args.node_name_to_victims) {
-        (Some(victims), _) => victims
-            .into_iter()
-            .map(|(name, victims)| (name, victims.unwrap_or_default()))
-            .collect(),
-        (None, Some(victims)) => victims
-            .into_iter()
-            .map(|(name, victims)| (name, victims.unwrap_or_default().into()))
-            .collect(),
-        (None, None) => return Err(CallError::NoVictims),
-    };
+    let all = args.node_name_to_meta_victims.ok_or(CallError::NoVictims)?;
+    let all = all
+        .into_iter()
+        .map(|(name, victims)| (name, victims.unwrap_or_default()));
+    let mut all: BTreeMap<&str, MetaVictims<'_>> = all.collect();
     // kube-scheduler's counting suffices for a pod that gets no CPUs of its own.
-    let pod = args.pod;
-    let needs = pod_needs(placer, all.len(), pod)?;
+    let needs = pod_needs(placer, all.len(), args.pod)?;
     if let PodNeeds::Impossible(why) = needs {
         return Err(CallError::Pod(why));
     }
-    if let PodNeeds::Room(_, request) = needs {
+    if let PodNeeds::Room(pod, request) = needs {
         // kube-scheduler tries the pod again when its victim is deleted, which is before the node's object shows the room: another victim is not needed.
-        let nominated: NominatedPod = serde_json::from_str(pod.get()).unwrap_or_default();
-        let nominated = nominated.status.nominated_node_name;
+        let nominated = pod.and_then(|pod| pod.nominated_node);
         if nominated.is_some_and(|node| placer.fits_without_departed(&request, &node)) {
             all.clear();
         }
@@ -166,7 +159,7 @@ pub(super) fn preempt(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError
         };
         let nodes: Vec<(&str, Vec<Uid>)> = all.iter().map(|(name, victims)| (*name, uids(victims))).collect();
         placer.evaluate_nodes_without(&request, nodes, |name, answer| {
-            if !matches!(answer, PlacerAnswer::Fits(_)) {
+            if !matches!(answer, NodeVerdict::Fits(_)) {
                 all.remove(name);
             }
         });
@@ -179,20 +172,12 @@ pub(super) fn preempt(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError
 
 /// `ExtenderBindingResult`, JSON.
 pub(super) async fn bind(placer: &Arc<Placer>, body: &[u8]) -> Result<Vec<u8>, serde_json::Error> {
-    let error = match serde_json::from_slice::<ExtenderBindingArgs>(body) {
+    let error = match serde_json::from_slice::<ToBind>(body) {
         Err(cause) => format!("stelia-placement: {}", syntax(cause)),
-        Ok(args) => {
-            let to = ToBind {
-                namespace: args.pod_namespace,
-                name: args.pod_name,
-                uid: args.pod_uid,
-                node: args.node.into(),
-            };
-            match placer.bind(&to).await {
-                Ok(()) => String::new(),
-                Err(cause) => format!("stelia-placement: {cause}"),
-            }
-        }
+        Ok(to) => match placer.bind(&to).await {
+            Ok(()) => String::new(),
+            Err(cause) => format!("stelia-placement: {cause}"),
+        },
     };
     serde_json::to_vec(&ExtenderBindingResult { error })
 }

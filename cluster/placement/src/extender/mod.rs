@@ -2,7 +2,6 @@
 
 mod best_nodes;
 mod calls;
-mod idle_timeout;
 mod metrics;
 mod server;
 #[cfg(test)]

@@ -10,7 +10,7 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use stelia_cpus::text::named;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,7 +18,6 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::idle_timeout::{IdleTimeout, TimedStream};
 use super::tls::Tls;
 use super::{calls, metrics};
 use crate::placer::{NotReady, Placer};
@@ -27,9 +26,10 @@ use crate::placer::{NotReady, Placer};
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     pub connections: usize,
-    /// Until a request's headers are there, and until a TLS handshake is done.
+    /// Until a TLS handshake is done, and then until the first request's headers are there.
     pub headers: Duration,
-    /// Until the next request of a connection begins. kube-scheduler closes an idle one after 90 s.
+    /// Until the headers of a connection's next request are there. kube-scheduler closes an idle one after 90 s, and a bind fails if it uses one that is being
+    /// closed here.
     pub idle: Duration,
     /// Until its body is there.
     pub body: Duration,
@@ -138,15 +138,11 @@ impl Client {
             bounds,
             ended,
         } = self;
-        let timeout = IdleTimeout::new(bounds.headers, bounds.idle);
-        let stream = TimedStream::new(stream, timeout.clone());
-        let idle_clock = timeout.clone();
         let (called, leader_check) = (Arc::new(AtomicBool::new(false)), placer.clone());
         let mark_called = called.clone();
         let service = service_fn(move |request| {
-            let (placer, timeout) = (placer.clone(), timeout.clone());
+            let placer = placer.clone();
             mark_called.store(true, Ordering::Relaxed);
-            timeout.begins();
             async move {
                 let mut answer = answer(&placer, request, paths, bounds).await;
                 // A scheduler calls on its open connections for as long as they last. A new one goes through the Service, which leads to the
@@ -156,16 +152,18 @@ impl Client {
                         .headers_mut()
                         .insert(CONNECTION, http::HeaderValue::from_static("close"));
                 }
-                timeout.ends();
                 Ok::<_, Infallible>(answer)
             }
         });
         let mut builder = hyper::server::conn::http1::Builder::new();
-        builder.header_read_timeout(None).max_headers(64);
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(bounds.idle)
+            .max_headers(64);
         let connection = builder.serve_connection(TokioIo::new(stream), service);
-        let overdue = idle_clock.overdue();
+        let overdue = tokio::time::sleep(bounds.headers);
         tokio::pin!(connection, overdue);
-        let mut ending = false;
+        let (mut ending, mut is_new) = (false, true);
         let mut leader_checks = tokio::time::interval(LEADER_CHECK_PERIOD);
         loop {
             tokio::select! {
@@ -175,9 +173,12 @@ impl Client {
                     }
                     return;
                 }
-                () = overdue.as_mut() => {
-                    debug!("a connection: the client was silent for too long");
-                    return;
+                () = overdue.as_mut(), if is_new => {
+                    is_new = false;
+                    if !called.load(Ordering::Relaxed) {
+                        debug!("a connection: the client was silent for too long");
+                        return;
+                    }
                 }
                 () = ended.cancelled(), if !ending => {
                     ending = true;
@@ -248,11 +249,7 @@ async fn answer(
             Ok(text) => response(StatusCode::OK, OPEN_METRICS, text),
             Err(cause) => response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{cause}\n")),
         },
-        (&Method::GET, "/explain") => explain(placer, request.uri().query().unwrap_or_default()).await,
-        (_, "/healthz" | "/readyz" | "/leader" | "/metrics" | "/explain") => {
-            response(StatusCode::METHOD_NOT_ALLOWED, TEXT, "another method\n")
-        }
-        _ if verb.is_some() => response(StatusCode::METHOD_NOT_ALLOWED, TEXT, "another method\n"),
+        _ if probe || verb.is_some() => response(StatusCode::METHOD_NOT_ALLOWED, TEXT, "another method\n"),
         _ => response(StatusCode::NOT_FOUND, TEXT, "no such path\n"),
     }
 }
@@ -294,22 +291,6 @@ async fn post(placer: &Arc<Placer>, verb: Verb, body: Bytes) -> Response<Full<By
     match answered.await {
         Ok(Ok(text)) => response(StatusCode::OK, JSON, text),
         Ok(Err((code, cause))) => response(code, TEXT, format!("{cause}\n")),
-        Err(cause) => failed(cause.to_string()),
-    }
-}
-
-async fn explain(placer: &Arc<Placer>, query: &str) -> Response<Full<Bytes>> {
-    let pod = query.split('&').find_map(|term| term.strip_prefix("pod="));
-    let Some(pod) = pod.map(|pod| pod.replace("%2F", "/").replace("%2f", "/")) else {
-        return response(StatusCode::BAD_REQUEST, TEXT, "?pod=NAMESPACE/NAME is missing\n");
-    };
-    let failed = |cause: String| response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{cause}\n"));
-    let asked = placer.clone();
-    let explained = placer.evaluate(move || asked.explain(&pod).as_ref().map(serde_json::to_vec_pretty));
-    match explained.await {
-        Ok(Some(Ok(text))) => response(StatusCode::OK, JSON, text),
-        Ok(Some(Err(cause))) => failed(cause.to_string()),
-        Ok(None) => response(StatusCode::NOT_FOUND, TEXT, "this pod was not asked about\n"),
         Err(cause) => failed(cause.to_string()),
     }
 }

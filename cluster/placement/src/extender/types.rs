@@ -12,9 +12,6 @@ use serde_json::value::RawValue;
 pub(super) struct ExtenderArgs<'a> {
     #[serde(borrow)]
     pub(super) pod: &'a RawValue,
-    /// Sent where `nodeCacheCapable` is false: it is not read.
-    #[serde(default)]
-    pub(super) nodes: Option<serde::de::IgnoredAny>,
     #[serde(default, borrow)]
     pub(super) node_names: Option<Vec<&'a str>>,
 }
@@ -42,17 +39,6 @@ pub(super) struct HostPriority<'a> {
     pub(super) score: i64,
 }
 
-/// `ExtenderBindingArgs`.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct ExtenderBindingArgs {
-    pub(super) pod_name: String,
-    pub(super) pod_namespace: String,
-    #[serde(rename = "PodUID")]
-    pub(super) pod_uid: String,
-    pub(super) node: String,
-}
-
 /// `ExtenderBindingResult`.
 #[derive(Debug, Default, Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "PascalCase")]
@@ -60,51 +46,14 @@ pub(super) struct ExtenderBindingResult {
     pub(super) error: String,
 }
 
-/// `ExtenderPreemptionArgs`. kube-scheduler sets one of the two maps.
+/// `ExtenderPreemptionArgs`, as kube-scheduler sends them to an extender that is `nodeCacheCapable`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct ExtenderPreemptionArgs<'a> {
     #[serde(borrow)]
     pub(super) pod: &'a RawValue,
-    /// Sent where `nodeCacheCapable` is false.
-    #[serde(default, borrow)]
-    pub(super) node_name_to_victims: Option<BTreeMap<&'a str, Option<Victims<'a>>>>,
     #[serde(default, borrow)]
     pub(super) node_name_to_meta_victims: Option<BTreeMap<&'a str, Option<MetaVictims<'a>>>>,
-}
-
-/// The part of a pod that says for which node kube-scheduler evicted victims for it.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct NominatedPod {
-    pub(super) status: NominatedStatus,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct NominatedStatus {
-    pub(super) nominated_node_name: Option<String>,
-}
-
-/// `Victims`, of whose pods the UIDs alone are read.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct Victims<'a> {
-    #[serde(default, borrow)]
-    pub(super) pods: Option<Vec<Victim<'a>>>,
-    #[serde(default, rename = "NumPDBViolations")]
-    pub(super) pdb_violations: i64,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Victim<'a> {
-    #[serde(borrow)]
-    pub(super) metadata: VictimMetadata<'a>,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct VictimMetadata<'a> {
-    pub(super) uid: &'a str,
 }
 
 /// `MetaVictims`.
@@ -130,14 +79,4 @@ pub(super) struct MetaPod<'a> {
 pub(super) struct ExtenderPreemptionResult<'a> {
     #[serde(borrow)]
     pub(super) node_name_to_meta_victims: BTreeMap<&'a str, MetaVictims<'a>>,
-}
-
-impl<'a> From<Victims<'a>> for MetaVictims<'a> {
-    fn from(victims: Victims<'a>) -> Self {
-        let pods = victims.pods.into_iter().flatten();
-        Self {
-            pods: Some(pods.map(|pod| MetaPod { uid: pod.metadata.uid }).collect()),
-            pdb_violations: victims.pdb_violations,
-        }
-    }
 }

@@ -4,7 +4,8 @@
 //! 2. The binding is sent: one request that sets the pod's node and the annotation with its CPUs. It demands the pod's version, so it has failed for good once
 //!    the pod has another one and is not bound.
 //!
-//! If the answer is lost, the promise is kept and the same binding is sent again, until its outcome is known.
+//! If the answer is lost, the promise is kept and the same binding is sent again, until its outcome is known. A refusal tells nothing of what was sent before:
+//! only the pod does. If it stays as it is, the bind is given up by a change of the pod, after which nothing that was sent can bind it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,16 +17,18 @@ use stelia_placement_rules::request::SharedRequest;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::filtered_pods::StoredPod;
 use super::node_rules::{Evaluated, PlaceError};
 use super::{NotReady, Placer, PlacerState, count};
-use crate::apiserver::{Binding, ServerFailure, parse};
-use crate::reservations::{BindNotStarted, BindRequest, Moment, NodeName, Ticket, Unavailable, Version};
+use crate::apiserver::{ServerFailure, ToBind, parse};
+use crate::reservations::{BindNotStarted, BindRequest, Moment, NodeName, Ticket, Unavailable};
 
 /// Limit of the evaluations of a pod on a node that changes meanwhile.
 const MAX_EVALUATIONS: usize = 16;
 /// How long the scheduler waits for the outcome before it gets the answer that it is unknown; the scheduler's own timeout must be longer.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(8);
+/// How long a binding is sent again while its outcome is not known; then it is given up. The scheduler has long tried the pod again by then, and others wait for
+/// the CPUs.
+const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pauses before a binding is sent again.
 const RETRY_PAUSE: Backoff = Backoff::new(Duration::from_millis(300), Duration::from_secs(10));
 
@@ -58,39 +61,17 @@ pub enum BindError {
     Unknown(String, NodeName),
 }
 
-/// What the scheduler asks.
-#[derive(Debug, Clone)]
-pub struct ToBind {
-    pub namespace: String,
-    pub name: String,
-    pub uid: String,
-    pub node: NodeName,
-}
-
-impl ToBind {
-    fn pod(&self) -> String {
-        format!("{}/{}", self.namespace, self.name)
-    }
-
-    fn binding<'a>(&'a self, version: Version, assigned_cpus: Option<&'a str>) -> Binding<'a> {
-        Binding {
-            namespace: &self.namespace,
-            name: &self.name,
-            uid: &self.uid,
-            version,
-            node: &self.node,
-            assigned_cpus,
-        }
-    }
-}
-
 impl Placer {
     /// Binds a pod.
     ///
     /// # Errors
     /// It is not bound, or it is not known.
     pub async fn bind(self: &Arc<Self>, to: &ToBind) -> Result<(), BindError> {
-        let outcome = self.try_bind(to).await;
+        let mut outcome = self.try_bind(to).await;
+        // The watch was late; what the pod is now was read meanwhile.
+        if let Err(BindError::Bind(.., ServerFailure::Conflict(_))) = outcome {
+            outcome = self.try_bind(to).await;
+        }
         let (counter, text) = match &outcome {
             Ok(()) => (&self.counts.bound, "bound".to_owned()),
             Err(error @ (BindError::Rejected(..) | BindError::Unavailable(..))) => {
@@ -157,38 +138,36 @@ impl Placer {
 
     /// The newest request to bind the pod; `None` for a pod that gets no CPUs of its own.
     async fn bind_request(&self, uid: Uid, to: &ToBind) -> Result<Option<BindRequest<SharedRequest>>, BindError> {
-        let mut stored = self.state().stored_pod(uid);
-        if matches!(stored, StoredPod::Missing) {
-            // The watch is late, and another instance answered the filter call.
-            let document = match self.api.pod(&to.namespace, &to.name).await {
-                Ok(document) => document,
-                Err(ServerFailure::Missing(_)) => return Err(BindError::Gone(to.pod())),
-                Err(failure) => return Err(BindError::Bind(to.pod(), to.node.clone(), failure)),
-            };
-            let pod = parse::pod_of(&document).filter(|pod| pod.uid == uid);
-            let pod = pod.ok_or_else(|| BindError::Gone(to.pod()))?;
-            let request = self.request(&document, Some(&pod));
-            let request = request.map_err(|_| BindError::Request(to.pod()))?;
-            let mut state = self.state();
-            state.store_filtered(pod, request);
-            stored = state.stored_pod(uid);
+        if let Some(watched) = self.state().reservations.bind_request(uid) {
+            return Ok(Some(watched));
         }
-        Ok(match stored {
-            StoredPod::Requests(request) => Some(request),
-            StoredPod::WithoutOwnCpus | StoredPod::Missing => None,
-        })
+        // The watch is late, or keeps nothing of the pod, which gets no CPUs of its own.
+        let document = match self.api.pod(&to.namespace, &to.name).await {
+            Ok(document) => document,
+            Err(ServerFailure::Missing(_)) => return Err(BindError::Gone(to.pod())),
+            Err(failure) => return Err(BindError::Bind(to.pod(), to.node.clone(), failure)),
+        };
+        let pod = parse::pod_of(&document).filter(|pod| pod.uid == uid);
+        let pod = pod.ok_or_else(|| BindError::Gone(to.pod()))?;
+        let request = self.request(&document, Some(&pod));
+        let request = request.map_err(|_| BindError::Request(to.pod()))?;
+        Ok(request.map(|request| BindRequest {
+            uid,
+            version: pod.version,
+            request: self.state().shared(request),
+        }))
     }
 
     /// Sends the binding until its outcome is known, and reports that to the reservations.
     async fn send_until_decided(&self, to: &ToBind, ticket: &Ticket, term: u64) -> Result<(), BindError> {
         let assigned_cpus = ticket.cpus.as_ref().map(parse::status);
-        let binding = to.binding(ticket.version, assigned_cpus.as_deref());
         let (started, mut failures, mut is_sent) = (Instant::now(), 0, false);
+        let mut timeout = GIVE_UP_TIMEOUT;
         loop {
             let is_same_term = *self.leadership.terms().borrow() == term;
             match self.ready() {
-                Ok(()) if is_same_term => {
-                    let failure = match self.api.bind(&binding).await {
+                Ok(()) if is_same_term && started.elapsed() < timeout => {
+                    let failure = match self.api.bind(to, ticket.version, assigned_cpus.as_deref()).await {
                         Ok(()) => {
                             self.state().reservations.bind_succeeded(ticket, self.now());
                             return Ok(());
@@ -196,8 +175,13 @@ impl Placer {
                         Err(failure) => failure,
                     };
                     let is_over = match &failure {
-                        // It may have been bound by a request whose answer was lost.
-                        ServerFailure::Conflict(_) | ServerFailure::Missing(_) => self.read_pod(ticket.pod, to).await,
+                        // It may have been bound by a request whose answer was lost. Where the pod is unchanged, this one may still bind it: the API server
+                        // answers 409 also if it does not know what etcd did.
+                        ServerFailure::Conflict(_) | ServerFailure::Missing(_) => {
+                            timeout = DECISION_TIMEOUT;
+                            self.read_pod(ticket.pod, to).await;
+                            !self.state().reservations.is_open(ticket)
+                        }
                         ServerFailure::Unknown(_) | ServerFailure::TooLong(_) => false,
                         ServerFailure::Busy { .. } => !is_sent && started.elapsed() >= DECISION_TIMEOUT,
                         ServerFailure::Refused(..) | ServerFailure::Expired(_) => !is_sent,
@@ -210,7 +194,7 @@ impl Placer {
                     warn!("pod {} to node {}: {failure}; it is sent again", to.pod(), to.node);
                 }
                 Ok(()) if is_sent => {
-                    // Another leader may have promised these CPUs meanwhile: any change of the pod makes what was sent in vain.
+                    // Another leader may have promised these CPUs meanwhile, or nothing tells the outcome: any change of the pod makes what was sent in vain.
                     if let Err(failure) = self.api.retry(&to.namespace, &to.name, &to.uid).await {
                         warn!("pod {}: a binding cannot be given up: {failure}", to.pod());
                     }
@@ -241,28 +225,29 @@ impl Placer {
         }
     }
 
-    /// Reads the pod and passes it to the reservations. Returns whether it was read.
-    async fn read_pod(&self, uid: Uid, to: &ToBind) -> bool {
-        let found = match self.api.pod(&to.namespace, &to.name).await {
-            Ok(found) => Some(found),
-            Err(ServerFailure::Missing(_)) => None,
-            Err(failure) => {
-                warn!("pod {}: {failure}", to.pod());
-                return false;
+    /// Reads the pod and passes it to the reservations.
+    async fn read_pod(&self, uid: Uid, to: &ToBind) {
+        match self
+            .api
+            .pod(&to.namespace, &to.name)
+            .await
+            .map(|pod| self.observe_pod(&pod))
+        {
+            Ok(Some(found)) if found == uid => {}
+            Ok(None) => warn!("pod {}: the API server's answer is no pod", to.pod()),
+            // A pod of that name may be another one by now.
+            Ok(Some(_)) | Err(ServerFailure::Missing(_)) => {
+                let now = self.now();
+                self.state().reservations.pod_gone(uid, None, now);
             }
-        };
-        // A pod of that name may be another one by now.
-        if found.and_then(|pod| self.observe_pod(&pod)) != Some(uid) {
-            let now = self.now();
-            self.state().reservations.pod_gone(uid, None, now);
+            Err(failure) => warn!("pod {}: {failure}", to.pod()),
         }
-        true
     }
 
     /// Binds a pod that claims nothing.
     async fn bind_without_claim(&self, to: &ToBind) -> Result<(), BindError> {
         self.api
-            .bind(&to.binding(0, None))
+            .bind(to, 0, None)
             .await
             .map_err(|failure| BindError::Bind(to.pod(), to.node.clone(), failure))
     }

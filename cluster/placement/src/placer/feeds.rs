@@ -3,7 +3,6 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -94,14 +93,9 @@ fn lock(recent: &Recent) -> MutexGuard<'_, HashMap<NodeName, Option<Box<RawValue
 
 impl Placer {
     fn mark_read(&self, place: usize, what: &str, term: u64) {
-        if let Some(read) = self.read_terms.get(place) {
-            read.fetch_max(term, Ordering::AcqRel);
-        }
-        if let Some(listed) = self.listed.get(place) {
-            listed.store(true, Ordering::Release);
-        }
-        if place == 0 {
-            self.settles_from.get_or_init(|| self.now());
+        let now = self.now();
+        if let Some(list) = self.lists().get_mut(place) {
+            *list = list.filter(|(read, _)| *read >= term).or(Some((term, now)));
         }
         info!("all {what} are read");
     }
@@ -158,7 +152,7 @@ impl Placer {
             }
             None => return Some(uid),
         };
-        let request = request.and_then(|request| state.shared(request));
+        let request = request.map(|request| state.shared(request));
         let vm = request.as_ref().and_then(|request| request.vm.as_ref());
         // Its annotation counts where the pod's runner obeys it.
         let follows = vm.is_some_and(|vm| vm.follows_scheduler);
@@ -210,10 +204,8 @@ impl Placer {
 
 impl PlacerState {
     /// The request, stored once.
-    pub(crate) fn shared(&mut self, request: Request) -> Option<SharedRequest> {
-        let cluster = &mut self.reservations.rules_mut().cluster;
-        let id = cluster.request(request);
-        cluster.shared_request(id)
+    pub(crate) fn shared(&mut self, request: Request) -> SharedRequest {
+        self.reservations.rules_mut().cluster.request(request)
     }
 }
 

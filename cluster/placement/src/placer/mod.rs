@@ -1,11 +1,8 @@
 //! Places pods: what the extender answers, and what a bind does.
 
 mod bind;
-mod explain;
 mod feeds;
-mod filtered_pods;
 mod node_rules;
-mod pod_request;
 mod preempt;
 #[cfg(test)]
 mod tests;
@@ -13,28 +10,27 @@ mod waiting;
 mod waiting_limit;
 mod wake_waiting;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde_json::Value;
 use stelia_koordinator::allocator::evaluate::ScoringStrategy;
-use stelia_placement_rules::cluster::{NodeVerdict, Question, RequestId};
+use stelia_placement_rules::cluster::{NodeVerdict, Question};
 use stelia_placement_rules::evaluate::refusal_names::{NO_OBJECT, NODE_SILENT};
-use stelia_placement_rules::request::Request;
+use stelia_placement_rules::request::{Request, RequestError, SharedRequest};
 use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
+use crate::apiserver::Api;
 use crate::apiserver::lease::Leadership;
-use crate::apiserver::{Api, parse};
+use crate::apiserver::parse::ParsedPod;
 use crate::reservations::{Moment, ReservationCounts, Reservations, Unavailable};
 
-pub use bind::{BindError, ToBind};
-pub use explain::Explanation;
+pub use bind::BindError;
 pub use feeds::{Feed, feeds};
-use filtered_pods::{FilteredPod, FilteredPods};
 pub use node_rules::NodeRules;
-pub use pod_request::PodError;
 use waiting::Waiting;
 
 /// How many questions are evaluated at the same time; others wait. Each may take as long as the authors of nodes' objects and pods make it, within limits.
@@ -44,8 +40,8 @@ const MAX_EVALUATIONS: usize = 2;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PlacerOptions {
     pub strategy: ScoringStrategy,
-    /// How long this process reads pods before it answers. It does not know a pod that was deleted before, although its node may have given it CPUs and not
-    /// said so yet.
+    /// How long a new leader reads pods before it answers. It does not know a pod that was deleted before its list, although the pod's node may have given it
+    /// CPUs and not said so yet.
     pub settle: Duration,
 }
 
@@ -54,12 +50,8 @@ pub struct Placer {
     state: Mutex<PlacerState>,
     pub(crate) api: Api,
     pub(crate) leadership: Leadership,
-    /// The last term whose list each watch has read: pods, objects.
-    read_terms: [AtomicU64; 2],
-    /// Whether each watch has read any list.
-    listed: [AtomicBool; 2],
-    /// When the first list of pods was read.
-    settles_from: OnceLock<Moment>,
+    /// The last term whose list each watch has read, pods and objects, and when it had read the first list of that term.
+    lists: Mutex<[Option<(u64, Moment)>; 2]>,
     /// The term in which all nodes were checked for pods that a former leader refused.
     checked_term: AtomicU64,
     options: PlacerOptions,
@@ -70,7 +62,6 @@ pub struct Placer {
 
 pub(crate) struct PlacerState {
     pub(crate) reservations: Reservations<NodeRules>,
-    pub(crate) filtered: FilteredPods,
     pub(crate) waiting: Waiting,
 }
 
@@ -100,28 +91,16 @@ pub enum NotReady {
     NotRead,
 }
 
-/// A node's answer to a filter or a prioritize call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlacerAnswer {
-    /// The total score, from 0 to 1000.
-    Fits(u16),
-    /// The reason's name.
-    Refused(&'static str),
-}
-
 impl Placer {
     pub fn new(api: Api, options: PlacerOptions) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(PlacerState {
                 reservations: Reservations::new(NodeRules::default()),
-                filtered: FilteredPods::default(),
                 waiting: Waiting::default(),
             }),
             api,
             leadership: Leadership::default(),
-            read_terms: Default::default(),
-            listed: Default::default(),
-            settles_from: OnceLock::new(),
+            lists: Mutex::default(),
             checked_term: AtomicU64::new(0),
             options,
             evaluations: Arc::new(Semaphore::new(MAX_EVALUATIONS)),
@@ -152,10 +131,14 @@ impl Placer {
 
     /// Whether every watch has read a list, so that this instance could take over.
     pub fn is_synced(&self) -> bool {
-        self.listed.iter().all(|listed| listed.load(Ordering::Acquire))
+        self.lists().iter().all(Option::is_some)
     }
 
-    /// Whether calls are answered: this instance leads, and every watch has read a list since it does.
+    fn lists(&self) -> MutexGuard<'_, [Option<(u64, Moment)>; 2]> {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether calls are answered: this instance leads, and every watch has read a list since it does, and gone on for a while.
     ///
     /// # Errors
     /// Why not.
@@ -164,12 +147,11 @@ impl Placer {
             return Err(NotReady::NotLeader);
         }
         let term = *self.leadership.terms().borrow();
-        let read = self.read_terms.iter().all(|read| read.load(Ordering::Acquire) >= term);
-        let settled = self
-            .settles_from
-            .get()
-            .is_some_and(|from| self.now() >= *from + self.options.settle);
-        (read && settled).then_some(()).ok_or(NotReady::NotRead)
+        let (now, lists) = (self.now(), *self.lists());
+        let read = |list: Option<(u64, Moment)>| {
+            list.is_some_and(|(read, at)| read >= term && now >= at + self.options.settle)
+        };
+        lists.into_iter().all(read).then_some(()).ok_or(NotReady::NotRead)
     }
 
     /// Evaluates apart from the threads that renew the Lease and read the watches.
@@ -206,18 +188,29 @@ impl Placer {
         self.state().reservations.rules().cluster.len()
     }
 
+    /// What a pod requests; `None` if it gets no CPUs of its own and has no VM. `pod` is parsed from the same document.
+    ///
+    /// # Errors
+    /// It fits nowhere.
+    pub fn request(&self, document: &Value, pod: Option<&ParsedPod>) -> Result<Option<Request>, RequestError> {
+        if pod.is_some_and(|pod| !pod.may_own_cpus) {
+            return Ok(None);
+        }
+        Request::of_pod(document, self.options.strategy).map(Some)
+    }
+
     /// What each of these nodes would do with the pod, in their order. The lock is free while states are evaluated.
     pub fn evaluate_nodes<'n>(
         &self,
         request: &Request,
         names: &[&'n str],
-        mut report: impl FnMut(&'n str, PlacerAnswer),
+        mut report: impl FnMut(&'n str, NodeVerdict),
     ) {
         let now = self.now();
         let (closed, mut question) = {
             let mut state = self.state();
-            let id = state.request_id(request, now);
-            state.prepare(id, names, now)
+            let request = state.current_request(request, now);
+            state.prepare(&request, names, now)
         };
         if question.unanswered() > 0 {
             question.evaluate();
@@ -239,39 +232,35 @@ fn reason(unavailable: Unavailable) -> Option<&'static str> {
     }
 }
 
-fn answer(closed: Option<&'static str>, verdict: NodeVerdict, has_vm: bool) -> PlacerAnswer {
+fn answer(closed: Option<&'static str>, verdict: NodeVerdict, has_vm: bool) -> NodeVerdict {
     match (closed, verdict) {
-        (Some(closed), _) => PlacerAnswer::Refused(closed),
-        (None, NodeVerdict::Fits(total)) => PlacerAnswer::Fits(total),
+        (Some(closed), _) => NodeVerdict::Refused(closed),
         // A node without an object is kubelet's alone, and nothing is known against placing a pod without a VM there.
-        (None, NodeVerdict::Refused(reason)) if reason.name == NO_OBJECT && !has_vm => PlacerAnswer::Fits(0),
-        (None, NodeVerdict::Refused(reason)) => PlacerAnswer::Refused(reason.name),
+        (None, NodeVerdict::Refused(NO_OBJECT)) if !has_vm => NodeVerdict::Fits(0),
+        (None, verdict) => verdict,
     }
 }
 
 impl PlacerState {
     /// Why nothing is placed on each of these nodes, and the question to them.
-    fn prepare(&mut self, id: RequestId, names: &[&str], now: Moment) -> (Vec<Option<&'static str>>, Question) {
+    fn prepare(
+        &mut self,
+        request: &SharedRequest,
+        names: &[&str],
+        now: Moment,
+    ) -> (Vec<Option<&'static str>>, Question) {
         let reservations = &mut self.reservations;
         let closed = |name: &&str| reservations.available(name, now).err().and_then(reason);
         let closed = names.iter().map(closed).collect();
-        let question = reservations.rules_mut().cluster.question(id, names.iter().copied());
+        let question = reservations
+            .rules_mut()
+            .cluster
+            .question(request, names.iter().copied());
         (closed, question)
     }
 
-    /// Stores a pod for its bind.
-    fn store_filtered(&mut self, pod: parse::ParsedPod, request: Option<Request>) {
-        let filtered = FilteredPod {
-            name: pod.name,
-            version: pod.version,
-            priority: pod.priority,
-            request: request.and_then(|request| self.shared(request)),
-        };
-        self.filtered.put(pod.uid, filtered);
-    }
-
-    /// The request's id. Before it is given, all nodes' answers are made to count what is held there.
-    fn request_id(&mut self, request: &Request, now: Moment) -> RequestId {
+    /// The request, stored once. Before it is given, all nodes' answers are made to count what is held there.
+    fn current_request(&mut self, request: &Request, now: Moment) -> SharedRequest {
         self.reservations.advance(now);
         self.reservations.update_rules(NodeRules::update_held);
         self.reservations.rules_mut().cluster.request(request.clone())

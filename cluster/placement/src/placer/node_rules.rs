@@ -6,7 +6,7 @@ use stelia_kubelet::Uid;
 use stelia_placement_rules::cluster::{Cluster, Evaluation};
 use stelia_placement_rules::evaluate::{Arrival, OwnCpus, Placement, Refusal};
 use stelia_placement_rules::node::{NodeError, ParsedNode};
-use stelia_placement_rules::request::{Request, SharedRequest};
+use stelia_placement_rules::request::SharedRequest;
 
 use crate::reservations::{Held, Rules};
 
@@ -75,8 +75,7 @@ impl Rules for NodeRules {
         request: &SharedRequest,
     ) -> Result<Placement, PlaceError> {
         self.update_held(node, held);
-        let id = self.cluster.request(Request::clone(request));
-        let evaluation = self.cluster.evaluation(node, id).map_err(PlaceError::Refused)?;
+        let evaluation = self.cluster.evaluation(node, request).map_err(PlaceError::Refused)?;
         match self.evaluated.take() {
             Some((known, outcome)) if known == evaluation => outcome.map_err(PlaceError::Refused),
             _ => Err(PlaceError::NotEvaluated(evaluation)),

@@ -7,7 +7,7 @@ use stelia_placement_rules::cluster::{NodeVerdict, NodeWithoutPods};
 use stelia_placement_rules::evaluate::Refusal;
 use stelia_placement_rules::request::Request;
 
-use super::{Placer, PlacerAnswer, answer, reason};
+use super::{Placer, answer, reason};
 use crate::reservations::Moment;
 
 /// Nodes that are copied under one lock: other calls wait for the lock, and the copies need memory.
@@ -22,7 +22,7 @@ impl Placer {
         &self,
         request: &Request,
         nodes: impl IntoIterator<Item = (&'n str, Vec<Uid>)>,
-        mut report: impl FnMut(&'n str, PlacerAnswer),
+        mut report: impl FnMut(&'n str, NodeVerdict),
     ) {
         let now = self.now();
         let nodes: Vec<(&'n str, Vec<Uid>)> = nodes.into_iter().collect();
@@ -31,7 +31,7 @@ impl Placer {
             for (name, closed, without_victims) in self.without_victims(request, some, now) {
                 let verdict = match without_victims.and_then(NodeWithoutPods::evaluate) {
                     Ok(placement) => NodeVerdict::Fits(placement.score.total),
-                    Err(refusal) => NodeVerdict::Refused((&refusal).into()),
+                    Err(refusal) => NodeVerdict::Refused(refusal.name),
                 };
                 report(name, answer(closed, verdict, has_vm));
             }
@@ -42,26 +42,26 @@ impl Placer {
     pub fn fits_without_departed(&self, request: &Request, node: &str) -> bool {
         let now = self.now();
         let mut state = self.state();
-        let id = state.request_id(request, now);
-        let reservations = &mut state.reservations;
+        let request = state.current_request(request, now);
+        let reservations = &state.reservations;
         if reservations.available(node, now).is_err() {
             return false;
         }
         let departed = reservations.departed(node, now);
-        let without = reservations.rules_mut().cluster.without(node, id, &departed);
+        let without = reservations.rules().cluster.without(node, &request, &departed);
         drop(state);
         without.and_then(NodeWithoutPods::evaluate).is_ok()
     }
 
     fn without_victims<'n>(&self, request: &Request, nodes: &[(&'n str, Vec<Uid>)], now: Moment) -> Vec<Candidate<'n>> {
         let mut state = self.state();
-        let id = state.request_id(request, now);
-        let reservations = &mut state.reservations;
+        let request = state.current_request(request, now);
+        let reservations = &state.reservations;
         let candidates = nodes.iter().map(|(name, victims)| {
             let closed = reservations.available(name, now).err().and_then(reason);
             let asked = |uid: &Uid| (*uid, reservations.bind_request(*uid).map(|asked| asked.request));
             let gone: HashMap<_, _> = victims.iter().map(asked).collect();
-            let without_victims = reservations.rules_mut().cluster.without(name, id, &gone);
+            let without_victims = reservations.rules().cluster.without(name, &request, &gone);
             (*name, closed, without_victims)
         });
         candidates.collect()

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use stelia_kubelet::Uid;
-use stelia_placement_rules::request::SharedRequest;
+use stelia_placement_rules::cluster::NodeVerdict;
+use stelia_placement_rules::request::{Request, SharedRequest};
 use tracing::{debug, info};
 
 use super::waiting::{Fits, Retry, Turn};
-use super::{Placer, PlacerAnswer, count};
+use super::{Placer, count};
 use crate::apiserver::ServerFailure;
+use crate::apiserver::parse::ParsedPod;
 use crate::reservations::{Moment, NodeName};
 
 /// How often the nodes that changed are checked.
@@ -25,25 +26,21 @@ const MAX_PATCHES_A_TURN: usize = 8;
 impl Placer {
     /// Adds a pod that all nodes of a call refused, by answers of this moment. The nodes that kube-scheduler did not offer are checked at once if it
     /// may have offered a sample: one of them may have room.
-    pub fn add_waiting(&self, pod: Uid, answered_at: Moment, offered: &[&str]) {
+    pub fn add_waiting(&self, pod: &ParsedPod, request: Request, answered_at: Moment, offered: &[&str]) {
         let mut state = self.state();
-        let Some(known) = state.filtered.get(pod).cloned() else {
-            return;
-        };
-        if let Some(request) = known.request {
+        let (name, request) = (pod.name.clone(), state.shared(request));
+        state
+            .waiting
+            .add_refused(pod.uid, name, request, pod.priority, answered_at);
+        if offered.len() >= MIN_SAMPLE_NODES {
+            let offered: HashSet<&str> = offered.iter().copied().collect();
+            let names = state.reservations.rules().cluster.names();
+            let others = names.filter(|name| !offered.contains(name)).map(NodeName::from);
+            let others: Vec<NodeName> = others.collect();
+            // Later than the answers, by which the pod was refused.
             state
                 .waiting
-                .add_refused(pod, known.name, request, known.priority, answered_at);
-            if offered.len() >= MIN_SAMPLE_NODES {
-                let offered: HashSet<&str> = offered.iter().copied().collect();
-                let names = state.reservations.rules().cluster.names();
-                let others = names.filter(|name| !offered.contains(name)).map(NodeName::from);
-                let others: Vec<NodeName> = others.collect();
-                // Later than the answers, by which the pod was refused.
-                state
-                    .waiting
-                    .nodes_changed(others, answered_at + Duration::from_nanos(1));
-            }
+                .nodes_changed(others, answered_at + Duration::from_nanos(1));
         }
     }
 
@@ -78,7 +75,7 @@ impl Placer {
                 let super::PlacerState {
                     waiting, reservations, ..
                 } = &mut *state;
-                waiting.next_retry(&turn, node, &fits, |uid| reservations.statuses(uid).is_empty(), now)
+                waiting.next_retry(&turn, node, &fits, |uid| !reservations.is_known(uid), now)
             };
             if let Some(retry) = next {
                 notified += 1;
@@ -92,7 +89,7 @@ impl Placer {
         let names: Vec<&str> = nodes.iter().map(|node| &**node).collect();
         let mut answers = Vec::with_capacity(names.len());
         self.evaluate_nodes(request, &names, |_, answer| {
-            answers.push(matches!(answer, PlacerAnswer::Fits(_)))
+            answers.push(matches!(answer, NodeVerdict::Fits(_)))
         });
         answers
     }

@@ -2,7 +2,6 @@
 
 use stelia_cpus::CpuSet;
 
-use super::records::Intent;
 use super::{Moment, NodeName, Reservations, Rules, Uid, Unavailable, Version};
 
 /// A bind that was started: what the pod is promised. Its holder reports the outcome by [`Reservations::bind_succeeded`] or
@@ -15,7 +14,6 @@ pub struct Ticket {
     pub version: Version,
     /// The CPUs for the pod's annotation, if they are chosen here.
     pub cpus: Option<CpuSet>,
-    pub(super) attempt: u64,
 }
 
 /// Why a bind was not started.
@@ -93,25 +91,16 @@ impl<R: Rules> Reservations<R> {
             .map_err(BindNotStarted::Rejected)?;
         let foreign = held.iter().map(|held| held.pod).find(|pod| self.is_foreign(*pod));
         let request = request.clone();
-        self.attempts += 1;
         let ticket = Ticket {
             pod: bind.uid,
             node: node.clone(),
             version,
             cpus: self.rules.assigned_cpus(&place),
-            attempt: self.attempts,
         };
         self.abandon(bind.uid, version);
         let record = self.pods.entry(bind.uid).or_default();
         (record.request, record.version) = (Some(request), version);
-        record.intent = Some(Intent {
-            node: node.clone(),
-            attempt: ticket.attempt,
-            version,
-            cpus: ticket.cpus.clone(),
-            since: now,
-            foreign,
-        });
+        (record.intent, record.foreign) = (Some(ticket.clone()), foreign);
         self.add_to_node(bind.uid, node);
         Ok(ticket)
     }
@@ -123,8 +112,8 @@ impl<R: Rules> Reservations<R> {
 
     /// Whether the outcome is not known yet. Otherwise a watch has told it: the pod is bound, gone, or has another version and is not bound.
     pub fn is_open(&self, ticket: &Ticket) -> bool {
-        let intent = self.pods.get(&ticket.pod).and_then(|record| record.intent.as_ref());
-        intent.is_some_and(|intent| intent.attempt == ticket.attempt)
+        let record = self.pods.get(&ticket.pod);
+        record.is_some_and(|record| record.intent.as_ref() == Some(ticket))
     }
 
     /// The API server has bound the pod.

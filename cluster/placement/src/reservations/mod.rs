@@ -120,18 +120,6 @@ pub struct Reservations<R: Rules> {
     departed: HashMap<NodeName, BTreeSet<Uid>>,
     /// Refusals since [`Reservations::take_refused`].
     refused: Vec<Refused>,
-    /// How many binds were started.
-    attempts: u64,
-}
-
-/// The state of a pod's reservation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReservationStatus {
-    pub node: NodeName,
-    /// `binding`, `unseen` or `bound`.
-    pub state: &'static str,
-    pub cpus: Option<CpuSet>,
-    pub since: Moment,
 }
 
 /// Numbers of pods by state, for metrics.
@@ -160,7 +148,6 @@ impl<R: Rules> Reservations<R> {
             roomier: BTreeSet::new(),
             departed: HashMap::new(),
             refused: Vec::new(),
-            attempts: 0,
         }
     }
 
@@ -185,35 +172,16 @@ impl<R: Rules> Reservations<R> {
         }
     }
 
-    /// The nodes that the pod is bound to, or may become bound to.
-    pub fn statuses(&self, pod: Uid) -> Vec<ReservationStatus> {
-        let Some(record) = self.pods.get(&pod) else {
-            return Vec::new();
-        };
-        let intent = record.intent.as_ref().map(|intent| ReservationStatus {
-            node: intent.node.clone(),
-            state: "binding",
-            cpus: intent.cpus.clone(),
-            since: intent.since,
-        });
-        let bound = record.bound.as_ref().map(|bound| ReservationStatus {
-            node: bound.node.clone(),
-            state: if bound.shown { "bound" } else { "unseen" },
-            cpus: record.cpus.clone(),
-            since: bound.since,
-        });
-        intent.into_iter().chain(bound).collect()
-    }
-
     /// Whether the pod is bound, or may become so.
     pub fn is_known(&self, pod: Uid) -> bool {
         let record = self.pods.get(&pod);
         record.is_some_and(|record| record.bound.is_some() || record.intent.is_some())
     }
 
-    /// The node that the pod is bound to.
+    /// The node that the pod is bound to; `None` if it is gone.
     pub fn bound_to(&self, pod: Uid) -> Option<NodeName> {
-        let bound = self.pods.get(&pod)?.bound.as_ref()?;
+        let record = self.pods.get(&pod).filter(|record| record.gone.is_none())?;
+        let bound = record.bound.as_ref()?;
         Some(bound.node.clone())
     }
 

@@ -2,7 +2,7 @@
 
 use stelia_cpus::CpuSet;
 
-use super::{Moment, NodeName, Uid, Version};
+use super::{Moment, NodeName, Ticket, Uid, Version};
 
 /// What is known of a pod.
 #[derive(Debug)]
@@ -16,29 +16,16 @@ pub(super) struct PodRecord<Q> {
     /// The newest version of the pod that was observed.
     pub version: Version,
     /// The bind whose outcome is not known.
-    pub intent: Option<Intent>,
+    pub intent: Option<Ticket>,
     pub bound: Option<Bound>,
+    /// A pod of another scheduler that the node's object did not show when the bind was evaluated, or that came since. It is named if the node refuses this one.
+    pub foreign: Option<Uid>,
     /// Since when the pod has ended, or is deleted.
     pub gone: Option<Moment>,
     /// The node that it was bound to then.
     pub left: Option<NodeName>,
     /// `metadata.deletionTimestamp` is set.
     pub ending: bool,
-}
-
-/// A bind that was begun.
-#[derive(Debug, Clone)]
-pub(super) struct Intent {
-    pub node: NodeName,
-    pub attempt: u64,
-    /// The pod's version that the binding demands: once the pod has another, the binding cannot succeed any more.
-    pub version: Version,
-    /// The CPUs that are assigned to the pod there.
-    pub cpus: Option<CpuSet>,
-    pub since: Moment,
-    /// A pod of another scheduler that the node's object did not show when the bind was evaluated, or that came since. It is named if the
-    /// node refuses the pod.
-    pub foreign: Option<Uid>,
 }
 
 /// The node that a pod is bound to.
@@ -56,8 +43,6 @@ pub(super) struct Bound {
     pub shown_once: bool,
     /// Whether this process bound the pod. What another one was promised follows from the pod as its author left it.
     pub ours: bool,
-    /// As in [`Intent`].
-    pub foreign: Option<Uid>,
 }
 
 /// What is known of a node.
@@ -91,6 +76,7 @@ impl<Q> Default for PodRecord<Q> {
             version: 0,
             intent: None,
             bound: None,
+            foreign: None,
             gone: None,
             left: None,
             ending: false,

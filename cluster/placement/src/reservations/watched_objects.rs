@@ -4,8 +4,10 @@ use std::collections::HashSet;
 
 use stelia_cpus::CpuSet;
 
-use super::records::{Bound, Intent};
-use super::{Moment, NodeName, Reservations, Rules, SETTLE_TIMEOUT, SILENCE_TIMEOUT, UID_RETENTION, Uid, Version};
+use super::records::Bound;
+use super::{
+    Moment, NodeName, Reservations, Rules, SETTLE_TIMEOUT, SILENCE_TIMEOUT, Ticket, UID_RETENTION, Uid, Version,
+};
 
 /// A pod as the API server has it.
 #[derive(Debug, Clone)]
@@ -90,13 +92,14 @@ impl<R: Rules> Reservations<R> {
         let ours = intent.filter(|intent| intent.node == *node);
         record.cpus = match &ours {
             // The promise counts, because the author may change the annotation; but another leader may have bound the pod here, with as many other CPUs.
-            Some(Intent { cpus: promised, .. }) => {
+            Some(Ticket { cpus: promised, .. }) => {
                 let other = |told: &CpuSet| promised.as_ref().is_some_and(|promised| promised.len() == told.len());
                 cpus.filter(other).or(promised.clone())
             }
             None => cpus,
         };
         let foreign = ours.is_none();
+        record.foreign = record.foreign.filter(|_| !foreign);
         record.bound = Some(Bound {
             node: node.clone(),
             since: now,
@@ -105,7 +108,6 @@ impl<R: Rules> Reservations<R> {
             is_late: false,
             shown_once: shown,
             ours: !foreign,
-            foreign: ours.and_then(|intent| intent.foreign),
         });
         if !shown {
             self.timers.entry(now + SILENCE_TIMEOUT).or_default().insert(pod);
@@ -123,14 +125,9 @@ impl<R: Rules> Reservations<R> {
     fn note_foreign(&mut self, foreign: Uid, node: &NodeName) {
         let pods = self.nodes.get(node).map(|known| known.pods.clone()).unwrap_or_default();
         for pod in pods.into_iter().filter(|pod| *pod != foreign) {
-            let Some(record) = self.pods.get_mut(&pod) else {
-                continue;
-            };
-            if let Some(intent) = record.intent.as_mut().filter(|intent| intent.node == *node) {
-                intent.foreign = Some(foreign);
-            }
-            if let Some(bound) = record.bound.as_mut().filter(|bound| !bound.shown) {
-                bound.foreign = Some(foreign);
+            let record = self.pods.get_mut(&pod).filter(|record| record.claim(node).is_some());
+            if let Some(record) = record {
+                record.foreign = Some(foreign);
             }
         }
     }
@@ -142,22 +139,28 @@ impl<R: Rules> Reservations<R> {
             return;
         }
         record.gone = Some(now);
-        let intent = record.intent.take();
+        let refused = refused.and_then(|reason| {
+            let bound = record.bound.as_ref()?;
+            Some(Refused {
+                pod,
+                node: bound.node.clone(),
+                reason: reason.to_owned(),
+                foreign: if bound.ours { record.foreign } else { Some(pod) },
+            })
+        });
+        self.refused.extend(refused);
+        // It may have been bound, and admitted, before it went: nothing will tell.
+        if let Some(intent) = record.intent.clone() {
+            self.bind(pod, &intent.node, intent.cpus, now);
+        }
+        let record = self.pods.entry(pod).or_default();
         record.left = record.bound.as_ref().map(|bound| bound.node.clone());
         if let Some(node) = record.left.clone() {
             self.departed.entry(node).or_default().insert(pod);
         }
         let unseen = record.bound.take_if(|bound| bound.shown_once).map(|bound| bound.node);
-        if let (Some(reason), Some(bound)) = (refused, &record.bound) {
-            self.refused.push(Refused {
-                pod,
-                node: bound.node.clone(),
-                reason: reason.to_owned(),
-                foreign: if bound.ours { bound.foreign } else { Some(pod) },
-            });
-        }
         let left = record.bound.as_ref().map(|bound| bound.node.clone());
-        for node in intent.map(|intent| intent.node).into_iter().chain(unseen) {
+        if let Some(node) = unseen {
             self.remove_from_node(pod, &node);
         }
         if let Some(node) = left {

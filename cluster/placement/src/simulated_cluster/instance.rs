@@ -1,5 +1,5 @@
 //! An instance of the program, that is killed between any two of its steps: before one of its requests, or after one whose answer it
-//! does not live to see. Or it is frozen, and the last binding that it sent arrives when the next leader has long begun.
+//! does not live to see. Or it is frozen: what it sent arrives when the next leader has long begun, and afterwards it may lead again.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,6 +8,7 @@ use std::time::Duration;
 use kube::Client;
 use serde_json::json;
 use test_apiserver::Server;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::delayed_watch::DelayedFollower;
@@ -21,6 +22,14 @@ use crate::run::start_tasks;
 pub(crate) struct Instance {
     pub(crate) placer: Arc<Placer>,
     pub(crate) dead: CancellationToken,
+    frozen: watch::Receiver<bool>,
+}
+
+impl Instance {
+    /// Whether it answers.
+    pub(crate) fn runs(&self) -> bool {
+        !self.dead.is_cancelled() && !*self.frozen.borrow()
+    }
 }
 
 /// What becomes of the last write of an instance, and with it of the instance.
@@ -30,7 +39,7 @@ pub(crate) enum LastWrite {
     Before,
     /// It is carried out, and nobody hears the answer.
     After,
-    /// A binding arrives after so long; the instance never wakes up.
+    /// The instance is frozen for so long, and the binding arrives when it wakes up.
     Frozen(Duration),
 }
 
@@ -40,6 +49,7 @@ struct WriteBudget {
     last: LastWrite,
     blown: AtomicBool,
     dead: CancellationToken,
+    frozen: watch::Sender<bool>,
 }
 
 /// The Lease, given back by a former leader.
@@ -59,12 +69,14 @@ pub(crate) fn start(
     arrived: impl Fn(&str) + Clone + Send + Sync + 'static,
 ) -> Instance {
     let dead = CancellationToken::new();
-    let (left, last) = lives.unwrap_or((i64::MAX, LastWrite::Before));
+    let (writes, last) = lives.unwrap_or((i64::MAX, LastWrite::Before));
+    let (frozen, is_frozen) = watch::channel(false);
     let write_budget = Arc::new(WriteBudget {
-        left: AtomicI64::new(left),
+        left: AtomicI64::new(writes),
         last,
         blown: AtomicBool::new(false),
         dead: dead.clone(),
+        frozen,
     });
     let server = server.clone();
     let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
@@ -76,21 +88,34 @@ pub(crate) fn start(
             // Only bindings matter long afterwards.
             let counts = step && (path.ends_with("/binding") || !matches!(write_budget.last, LastWrite::Frozen(_)));
             let last = counts && write_budget.left.fetch_sub(1, Ordering::SeqCst) <= 1;
-            if last && write_budget.last != LastWrite::After && !write_budget.blown.swap(true, Ordering::SeqCst) {
-                write_budget.dead.cancel();
-                if let LastWrite::Frozen(time) = write_budget.last {
+            if let LastWrite::Frozen(time) = write_budget.last {
+                if last && !write_budget.frozen.send_replace(true) {
+                    let write_budget = write_budget.clone();
                     tokio::spawn(async move {
                         tokio::time::sleep(time).await;
-                        if server
-                            .answer(request)
-                            .await
-                            .is_ok_and(|answer| answer.status().is_success())
+                        write_budget.left.store(writes, Ordering::SeqCst);
+                        write_budget.frozen.send_replace(false);
+                    });
+                }
+                let mut frozen = write_budget.frozen.subscribe();
+                if *frozen.borrow() {
+                    // It arrives, whether somebody still waits for the answer or not.
+                    let sent = tokio::spawn(async move {
+                        let _ = frozen.wait_for(|frozen| !frozen).await;
+                        let answer = server.answer(request).await;
+                        if path.ends_with("/binding")
+                            && answer.as_ref().is_ok_and(|answer| answer.status().is_success())
                         {
                             arrived(&path);
                         }
+                        answer
                     });
-                    return std::future::pending().await;
+                    return sent.await.unwrap();
                 }
+                return server.answer(request).await;
+            }
+            if last && write_budget.last == LastWrite::Before && !write_budget.blown.swap(true, Ordering::SeqCst) {
+                write_budget.dead.cancel();
             }
             if write_budget.blown.load(Ordering::SeqCst) {
                 return std::future::pending().await;
@@ -113,7 +138,11 @@ pub(crate) fn start(
         identity,
     };
     run(&placer, lease_claim, &dead, late);
-    Instance { placer, dead }
+    Instance {
+        placer,
+        dead,
+        frozen: is_frozen,
+    }
 }
 
 pub(crate) fn run(placer: &Arc<Placer>, lease_claim: LeaseClaim, dead: &CancellationToken, mut late: Option<Random>) {

@@ -1,11 +1,13 @@
 //! What becomes of a pod that is bound, until its end.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 use serde_json::json;
 use serde_json::value::RawValue;
 use stelia_cpus::CpuSet;
+use tokio::time::Instant;
 
 use super::node::overlap;
 use super::run::{PODS, State, World};
@@ -17,6 +19,7 @@ impl World {
     async fn live(self: Arc<Self>, pod: parse::ParsedPod, document: Value) {
         let (name, uid) = (pod.name.split_once('/').unwrap().1.to_owned(), pod.uid.to_string());
         let node = pod.node.unwrap().to_string();
+        let bound_at = Instant::now();
         let (wanted, mut random) = {
             let mut state = self.state();
             let random = state.random.fork();
@@ -26,7 +29,7 @@ impl World {
             let mut state = self.state();
             state.outcome.bound += 1;
             if let Some(cpus) = &pod.cpus {
-                let twice = self.announced_twice(&state, &node, &uid, cpus);
+                let twice = self.announced_twice(&state, &node, &uid, bound_at, cpus);
                 state.outcome.claimed_twice += usize::from(twice);
             }
         }
@@ -74,7 +77,8 @@ impl World {
                 if wanted.is_some() {
                     let mut state = self.state();
                     state.outcome.refused += 1;
-                    let frozen = state.bound_by_frozen.values().any(|on| *on == node);
+                    let mut late = state.bound_by_frozen.iter().filter(|(_, (on, _))| *on == node);
+                    let frozen = late.any(|(late, (_, at))| *late == uid || is_promised_before(bound_at, *at));
                     state.outcome.refused_frozen += usize::from(frozen);
                     *state.outcome.reasons.entry(reason).or_default() += 1;
                 }
@@ -86,6 +90,7 @@ impl World {
             let machine = state.machines.get_mut(&node).unwrap();
             let held = machine.holds(&uid);
             machine.end(&uid);
+            state.bound_by_frozen.remove(&uid);
             if let Some(pods) = state.used.get_mut(&node) {
                 pods.remove(&uid);
             }
@@ -104,7 +109,7 @@ impl World {
     }
 
     /// Whether another pod on the node has one of these CPUs in its annotation too.
-    fn announced_twice(&self, state: &State, node: &str, uid: &str, cpus: &CpuSet) -> bool {
+    fn announced_twice(&self, state: &State, node: &str, uid: &str, bound_at: Instant, cpus: &CpuSet) -> bool {
         let others = state
             .used
             .get(node)
@@ -112,12 +117,21 @@ impl World {
             .flat_map(|pods| pods.keys())
             .filter(|other| *other != uid);
         let given = state.machines[node].given();
-        // What a frozen instance bound late is no promise of a leader.
-        let is_late = |uid: &str| state.bound_by_frozen.contains_key(uid);
-        let others = others.filter(|other| !is_late(other) && !is_late(uid));
+        // What a frozen instance bound late is no promise of a leader, who promised others before it knew of it.
+        let is_late = state.bound_by_frozen.contains_key(uid);
+        let was_unknown = |other: &str| {
+            let late = state.bound_by_frozen.get(other);
+            late.is_some_and(|(_, at)| is_promised_before(bound_at, *at))
+        };
+        let others = others.filter(|other| !is_late && !was_unknown(other));
         let mut given = others.filter_map(|other| given.get(other));
         given.any(|theirs| !theirs.is_disjoint(cpus))
     }
+}
+
+/// Whether a pod that was bound then may have been promised its CPUs before the leader heard of one that came late.
+fn is_promised_before(bound_at: Instant, late: Instant) -> bool {
+    bound_at <= late + Duration::from_secs(1)
 }
 
 /// Pods that are bound.

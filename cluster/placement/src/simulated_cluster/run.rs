@@ -18,7 +18,7 @@ use super::node::Machine;
 use super::node_kind::KINDS;
 use super::random::Random;
 use super::scheduler::{Events, Waiting, WaitingPod, schedule};
-use crate::apiserver::{Api, Binding, follow, parse};
+use crate::apiserver::{Api, ToBind, follow, parse};
 use crate::placer::Placer;
 
 /// How pods get their nodes.
@@ -41,7 +41,7 @@ pub(super) struct Plan {
     pub(super) way: Scheduling,
     /// Instances are killed between any two steps.
     pub(super) kills: bool,
-    /// Instances are frozen with a binding under way, which arrives when the next one leads.
+    /// Instances are frozen with a binding under way, which arrives when the next one leads; they may lead again.
     pub(super) freezes: bool,
     /// Watches are late and out of order.
     pub(super) late: bool,
@@ -82,7 +82,7 @@ pub(super) struct Outcome {
     pub(super) refused: usize,
     /// How many of those the program attributed to another scheduler.
     pub(super) refused_foreign: usize,
-    /// How many on nodes that a binding of a frozen instance came to.
+    /// How many of pods that a frozen instance bound late, or that were bound beside such a pod before its leader could know of it.
     pub(super) refused_frozen: usize,
     /// By reason.
     pub(super) reasons: BTreeMap<String, usize>,
@@ -115,8 +115,8 @@ pub(super) struct State {
     instances: Vec<Instance>,
     /// Pods that kubelet knows of.
     pub(super) known: BTreeSet<String>,
-    /// Pods that a frozen instance bound late, by UID, each with its node.
-    pub(super) bound_by_frozen: BTreeMap<String, String>,
+    /// Pods that a frozen instance bound late and that have not ended, by UID, each with its node and the moment.
+    pub(super) bound_by_frozen: BTreeMap<String, (String, Instant)>,
     pub(super) lives: BTreeMap<String, PlannedPod>,
     pub(super) ended: usize,
     /// All pods have lived: nobody binds any more.
@@ -218,7 +218,7 @@ impl World {
     /// The instance that the Service leads to.
     pub(super) fn ready(&self) -> Option<Arc<Placer>> {
         let state = self.state();
-        let alive = state.instances.iter().filter(|one| !one.dead.is_cancelled());
+        let alive = state.instances.iter().filter(|one| one.runs());
         alive
             .map(|one| one.placer.clone())
             .find(|placer| placer.ready().is_ok())
@@ -319,7 +319,7 @@ impl World {
         let (uid, node) = (text(&pod["metadata"]["uid"]), text(&pod["spec"]["nodeName"]));
         let mut state = self.state();
         state.outcome.frozen += 1;
-        state.bound_by_frozen.insert(uid, node);
+        state.bound_by_frozen.insert(uid, (node, Instant::now()));
     }
 
     /// Two instances, one after the other killed.
@@ -380,15 +380,13 @@ impl World {
                 (format!("other-{}", state.made), uid)
             };
             self.server.put(PODS.0, PODS.1, load::pod(&name, &uid, cpus, false));
-            let binding = Binding {
-                namespace: "vms",
-                name: &name,
-                uid: &uid,
-                version: 0,
-                node: &node,
-                assigned_cpus: None,
+            let to = ToBind {
+                namespace: "vms".to_owned(),
+                name,
+                uid,
+                node: node.into(),
             };
-            let _ = self.api.bind(&binding).await;
+            let _ = self.api.bind(&to, 0, None).await;
         }
     }
 

@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use stelia_placement_rules::score;
+use stelia_placement_rules::{NodeVerdict, score};
 use tokio::time::Instant;
 
 use super::run::{PODS, Scheduling, World};
-use crate::apiserver::{Binding, Follower, ServerFailure, parse};
-use crate::placer::{PlacerAnswer, ToBind};
+use crate::apiserver::{Follower, ServerFailure, ToBind, parse};
 use crate::reservations::Version;
 
 /// CPUs that a node's pods can ask for.
@@ -220,16 +219,15 @@ fn choose(world: &World, waiting: &Waiting, document: &Value) -> Result<String, 
         Scheduling::Placement => {
             let placer = world.ready().ok_or(NoNode::Failed)?;
             let asked = placer.now();
-            let (uid, request) = placer.record_filtered_pod(&document.to_string()).unwrap();
-            let request = request.unwrap();
+            let request = placer.request(document, None).unwrap().unwrap();
             let mut scored = Vec::new();
             placer.evaluate_nodes(&request, &nodes, |node, answer| {
-                if let PlacerAnswer::Fits(total) = answer {
+                if let NodeVerdict::Fits(total) = answer {
                     scored.push((u64::from(score::priority(total)) * 120 + least(node), node));
                 }
             });
             if scored.is_empty() {
-                placer.add_waiting(uid.unwrap(), asked, &nodes);
+                placer.add_waiting(&parse::pod_of(document).unwrap(), request, asked, &nodes);
             }
             scored
         }
@@ -248,33 +246,21 @@ fn choose(world: &World, waiting: &Waiting, document: &Value) -> Result<String, 
 }
 
 async fn bind(world: Arc<World>, waiting: Waiting, node: String) {
+    let to = ToBind {
+        namespace: "vms".to_owned(),
+        name: waiting.name.clone(),
+        uid: waiting.uid.clone(),
+        node: node.as_str().into(),
+    };
     let bound = match world.plan.way {
-        Scheduling::Placement => {
-            let to = ToBind {
-                namespace: "vms".to_owned(),
-                name: waiting.name.clone(),
-                uid: waiting.uid.clone(),
-                node: node.as_str().into(),
-            };
-            match world.ready() {
-                Some(placer) => {
-                    let asked = tokio::time::timeout(BIND_TIMEOUT, placer.bind(&to)).await;
-                    asked.is_ok_and(|outcome| outcome.is_ok())
-                }
-                None => false,
+        Scheduling::Placement => match world.ready() {
+            Some(placer) => {
+                let asked = tokio::time::timeout(BIND_TIMEOUT, placer.bind(&to)).await;
+                asked.is_ok_and(|outcome| outcome.is_ok())
             }
-        }
-        Scheduling::Zones | Scheduling::Counting => {
-            let binding = Binding {
-                namespace: "vms",
-                name: &waiting.name,
-                uid: &waiting.uid,
-                version: 0,
-                node: &node,
-                assigned_cpus: None,
-            };
-            world.api.bind(&binding).await.is_ok()
-        }
+            None => false,
+        },
+        Scheduling::Zones | Scheduling::Counting => world.api.bind(&to, 0, None).await.is_ok(),
     };
     // Whatever was answered: the scheduler watches pods.
     let bound_to = world

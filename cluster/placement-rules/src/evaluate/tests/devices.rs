@@ -50,7 +50,7 @@ fn pod(cpus: u64, gpus: u64) -> Pod {
 
 fn placement(facts: &Facts, cpus: u64, gpus: u64) -> Placement {
     let (shape, described) = read(facts);
-    ask(
+    evaluate(
         &shape,
         &forecast(&shape, described, Vec::new()),
         &plain(&pod(cpus, gpus)),

@@ -161,7 +161,7 @@ proptest! {
     fn where_kubelet_chooses_the_answer_is_kubelets(real in any_real(), mut pod in any_pod()) {
         let (shape, described) = read(&real.facts(&real.node));
         let before = forecast(&shape, described, Vec::new());
-        let told = ask(&shape, &before, &plain(&pod));
+        let told = evaluate(&shape, &before, &plain(&pod));
         pod.uid = uid(99).to_string();
         match admit(&real.node, &pod) {
             Err(rejection) => {
@@ -201,7 +201,7 @@ proptest! {
         let (mut on_their_way, mut arrivals): (Vec<Pod>, Vec<Arrival>) = (Vec::new(), Vec::new());
         for (number, mut pod) in pods.into_iter().enumerate() {
             let now = forecast(&shape, described.clone(), arrivals.clone());
-            if ask(&shape, &now, &plain(&pod)).is_ok() {
+            if evaluate(&shape, &now, &plain(&pod)).is_ok() {
                 arrivals.push(coming(plain(&pod), None));
                 pod.uid = uid(number as u128 + 50).to_string();
                 on_their_way.push(pod);
@@ -266,7 +266,7 @@ fn a_pod_waits_where_another_order_would_leave_it_without_room() {
     let of = |cpus: u64| plain(&testing::pod(cpus * 1000, 1));
     let ask_with = |coming_pods: &[u64], cpus: u64| {
         let arrivals = coming_pods.iter().map(|cpus| coming(of(*cpus), None)).collect();
-        ask(&shape, &forecast(&shape, described.clone(), arrivals), &of(cpus))
+        evaluate(&shape, &forecast(&shape, described.clone(), arrivals), &of(cpus))
     };
     assert!(ask_with(&[], 2).unwrap().certain);
     // Whichever comes first is on node 0.
@@ -284,14 +284,14 @@ fn a_pod_waits_where_another_order_would_leave_it_without_room() {
         request: one.clone(),
         ..coming(of(1), None)
     };
-    assert!(ask(&shape, &forecast(&shape, described.clone(), vec![arrival; 6]), &one).is_ok());
+    assert!(evaluate(&shape, &forecast(&shape, described.clone(), vec![arrival; 6]), &one).is_ok());
 }
 
 #[test]
 fn a_vm_on_a_node_of_kubelets_needs_cpus_of_its_own_and_no_options() {
     let (shape, described) = read(&stelia_koordinator::report::testing::facts());
     let forecast = forecast(&shape, described, Vec::new());
-    let fits = ask(&shape, &forecast, &testing::vm(2)).unwrap();
+    let fits = evaluate(&shape, &forecast, &testing::vm(2)).unwrap();
     assert_eq!(
         (fits.by, fits.cpus.to_string().as_str(), fits.assigned_cpus),
         (DecidedBy::Kubelet, "6-7", None)
@@ -300,12 +300,12 @@ fn a_vm_on_a_node_of_kubelets_needs_cpus_of_its_own_and_no_options() {
         qos: Some(Qos::Lse),
         ..AllocationRequest::default()
     };
-    let refusal = ask(&shape, &forecast, &testing::vm_with(2, options, true)).unwrap_err();
+    let refusal = evaluate(&shape, &forecast, &testing::vm_with(2, options, true)).unwrap_err();
     assert_eq!((refusal.by, refusal.name), (DecidedBy::Steliad, "InvalidArgument"));
     let mut shared = testing::vm(2);
     shared.pod = testing::pod(1500, 1);
-    assert_eq!(ask(&shape, &forecast, &shared).unwrap_err().name, "NotGuaranteed");
-    let refusal = ask(&shape, &forecast, &testing::vm(4)).unwrap_err();
+    assert_eq!(evaluate(&shape, &forecast, &shared).unwrap_err().name, "NotGuaranteed");
+    let refusal = evaluate(&shape, &forecast, &testing::vm(4)).unwrap_err();
     assert_eq!(
         (refusal.by, refusal.name),
         (DecidedBy::Kubelet, "TopologyAffinityError")
@@ -325,7 +325,7 @@ fn no_more_orders_are_tried_than_the_effort_allows() {
     let with = |arrivals: Vec<Arrival>| {
         let forecast = NodeForecast::new(&shape, described.available.clone(), arrivals);
         (
-            ask(&shape, &forecast, &plain(&testing::pod(2000, 1))),
+            evaluate(&shape, &forecast, &plain(&testing::pod(2000, 1))),
             forecast.expected.free.len(),
         )
     };

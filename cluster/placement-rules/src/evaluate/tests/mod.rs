@@ -48,10 +48,6 @@ fn forecast(shape: &NodeShape, described: ParsedNode, arrivals: Vec<Arrival>) ->
     forecast
 }
 
-fn ask(shape: &NodeShape, forecast: &NodeForecast, request: &Request) -> Result<Placement, Refusal> {
-    evaluate(shape, forecast, request, &Weights::default())
-}
-
 fn any_host() -> impl Strategy<Value = Shape> {
     (1u32..=4, 1u32..=6, prop_oneof![Just(1u32), Just(2)], any::<bool>()).prop_map(
         |(nodes, cores, threads, interleaved)| Shape {

@@ -127,7 +127,7 @@ proptest! {
             let number = number as u128 + 1;
             let request = testing::vm_with(cpus, allocation.clone(), true);
             let now = forecast(&shape, described.clone(), arrivals.clone());
-            let answer = ask(&shape, &now, &request);
+            let answer = evaluate(&shape, &now, &request);
             match facts.allocator_node().unwrap().allot(&allocation, &requester(cpus)) {
                 Err(refusal) => {
                     let answer = answer.unwrap_err();
@@ -180,7 +180,7 @@ fn kubelet_beside_the_allocator_knows_nothing_of_steliads_cpus() {
     // Kubelet has 2-3 given away and takes 4-5 for free, which steliad's instance has.
     let (shape, described) = read(&facts);
     let forecast = forecast(&shape, described, Vec::new());
-    let refusal = ask(&shape, &forecast, &testing::vm(2)).unwrap_err();
+    let refusal = evaluate(&shape, &forecast, &testing::vm(2)).unwrap_err();
     assert_eq!((refusal.by, refusal.name), (DecidedBy::Steliad, "CpusetConflict"));
     assert!(refusal.text.contains("4-5"), "{refusal}");
     // For what has no CPUs of kubelet's the allocator chooses.
@@ -190,7 +190,7 @@ fn kubelet_beside_the_allocator_knows_nothing_of_steliads_cpus() {
     };
     let mut vm = testing::vm_with(1, shared, true);
     vm.pod = testing::pod(1500, 1);
-    let placement = ask(&shape, &forecast, &vm).unwrap();
+    let placement = evaluate(&shape, &forecast, &vm).unwrap();
     assert_eq!(
         (placement.by, placement.qos, placement.assigned_cpus),
         (DecidedBy::Steliad, Some("LS"), None)

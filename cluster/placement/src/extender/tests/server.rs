@@ -70,24 +70,7 @@ async fn it_tells_of_itself() {
     assert_eq!(served.ask("GET", "/healthz", "").await, (200, "ok\n".to_owned()));
     assert_eq!(served.ask("GET", "/readyz", "").await, (200, "ok\n".to_owned()));
     assert_eq!(served.ask("GET", "/leader", "").await, (200, "ok\n".to_owned()));
-    served
-        .ask("POST", "/filter", &served.recorded("filter-args.json"))
-        .await;
-    let (code, body) = served.ask("GET", "/explain?pod=tenant-a%2Fvm-1", "").await;
-    let explained = json(&body);
-    assert_eq!((code, &explained["fit"]), (200, &Value::from(2)), "{body}");
-    assert_eq!(
-        explained["best"][0]["placement"]["score"]["total"],
-        explained["best"][0]["score"]
-    );
     served.ask("POST", "/bind", &text("binding-args.json")).await;
-    let (_, body) = served.ask("GET", "/explain?pod=tenant-a/vm-1", "").await;
-    let claim = &json(&body)["claims"][0];
-    assert_eq!(
-        (claim["state"].as_str(), claim["cpus"].as_str()),
-        (Some("unseen"), Some("2-5")),
-        "{body}"
-    );
     let (code, metrics) = served.ask("GET", "/metrics", "").await;
     assert_eq!(code, 200);
     for line in [
@@ -99,9 +82,8 @@ async fn it_tells_of_itself() {
     ] {
         assert!(metrics.lines().any(|found| found == line), "{line}\n{metrics}");
     }
-    assert_eq!(served.ask("GET", "/explain?pod=tenant-a/none", "").await.0, 404);
-    assert_eq!(served.ask("GET", "/explain", "").await.0, 400);
     assert_eq!(served.ask("GET", "/filter", "").await.0, 405);
+    assert_eq!(served.ask("POST", "/metrics", "").await.0, 405);
     assert_eq!(served.ask("GET", "/else", "").await.0, 404);
 }
 
@@ -112,7 +94,6 @@ async fn probes_are_answered_on_an_address_of_their_own() {
     assert_eq!(served.ask("GET", "/leader", "").await.0, 200);
     assert_eq!(served.ask("GET", "/metrics", "").await.0, 200);
     assert_eq!(served.ask("POST", "/bind", &text("binding-args.json")).await.0, 404);
-    assert_eq!(served.ask("GET", "/explain?pod=tenant-a/vm-1", "").await.0, 404);
 }
 
 #[tokio::test]

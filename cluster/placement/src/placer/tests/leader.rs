@@ -102,7 +102,11 @@ async fn a_leader_that_is_frozen_for_longer_costs_a_refusal() {
 #[tokio::test(start_paused = true)]
 async fn the_lease_is_taken_over_after_it_ended_and_given_back_at_the_end() {
     let cluster = Cluster::new();
+    // It was given back before; the first answer takes a moment, as every one does.
+    cluster.fail("get", "leases", 1, Fault::Delay(Duration::from_millis(10)));
+    let begun = Instant::now();
     let first = cluster.ready(1).await;
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
     let second = cluster.start(2);
     let begun = Instant::now();
     first.stopped.send(true).unwrap();
@@ -127,7 +131,7 @@ async fn the_lease_is_taken_over_after_it_ended_and_given_back_at_the_end() {
     second.dead.cancel();
     let begun = Instant::now();
     first.becomes_ready().await;
-    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -172,9 +176,10 @@ async fn watches_go_on_after_410_after_outages_and_after_nonsense() {
     assert!(matches!(error, BindError::Unavailable(..)), "{error}");
 }
 
-/// A pod that was deleted before the program started may have CPUs still, and the node's object may not show them yet.
+/// A pod that was deleted before the list of a new leader may have CPUs still, and the node's object may not show them yet. A standby need not have seen it: its
+/// watch may be late, and ends with the list.
 #[tokio::test(start_paused = true)]
-async fn what_was_deleted_before_the_start_is_waited_for_and_a_standby_has_seen_it() {
+async fn each_new_leader_waits_for_what_was_deleted_before_its_list() {
     let cluster = Cluster::new();
     let options = PlacerOptions {
         settle: crate::reservations::SETTLE_TIMEOUT,
@@ -197,5 +202,10 @@ async fn what_was_deleted_before_the_start_is_waited_for_and_a_standby_has_seen_
         .unwrap();
     let begun = Instant::now();
     second.becomes_ready().await;
-    assert!(begun.elapsed() < crate::reservations::SETTLE_TIMEOUT);
+    let waited = begun.elapsed();
+    assert!(waited >= crate::reservations::SETTLE_TIMEOUT, "{waited:?}");
+    assert!(
+        waited < crate::reservations::SETTLE_TIMEOUT + Duration::from_secs(3),
+        "{waited:?}"
+    );
 }

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::apiserver::ToBind;
 use crate::apiserver::lease::LeaseClaim;
 use crate::simulated_cluster::instance;
 use crate::simulated_cluster::load::{pod, uid};

@@ -9,7 +9,7 @@ impl Cluster {
     }
 
     /// When a pod was told last to be tried again.
-    fn retried(&self, name: &str) -> Option<String> {
+    pub(super) fn retried(&self, name: &str) -> Option<String> {
         let pod = self.server.object("", "pods", "vms", name).unwrap();
         let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let told = conditions
@@ -32,13 +32,14 @@ impl Instance {
     fn filter_offered(&self, cluster: &Cluster, name: &str, offered: &[&str]) -> usize {
         let asked = self.placer.now();
         let pod = cluster.server.object("", "pods", "vms", name).unwrap();
-        let (uid, request) = self.placer.record_filtered_pod(&pod.to_string()).unwrap();
+        let request = self.placer.request(&pod, None).unwrap().unwrap();
+        let pod = crate::apiserver::parse::pod_of(&pod).unwrap();
         let mut fit = 0;
-        self.placer.evaluate_nodes(&request.unwrap(), offered, |_, answer| {
-            fit += usize::from(matches!(answer, PlacerAnswer::Fits(_)));
+        self.placer.evaluate_nodes(&request, offered, |_, answer| {
+            fit += usize::from(matches!(answer, NodeVerdict::Fits(_)));
         });
         if fit == 0 {
-            self.placer.add_waiting(uid.unwrap(), asked, offered);
+            self.placer.add_waiting(&pod, request, asked, offered);
         }
         fit
     }

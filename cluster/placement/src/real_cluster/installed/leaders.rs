@@ -55,6 +55,7 @@ async fn pods_are_bound_once_whatever_becomes_of_the_leader() {
     cluster.wait_for_other_leader(leader).await;
     cluster.wait_for_bound(BATCH).await;
     println!("  killed: all bound");
+    cluster.assert_whole();
     cluster.run_placement(leader, &proxies[leader].url).await;
 
     cluster.begin_batch(1).await;

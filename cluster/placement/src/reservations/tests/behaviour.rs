@@ -1,42 +1,6 @@
+use rstest::rstest;
+
 use super::*;
-
-#[test]
-fn a_claim_lasts_until_the_object_shows_the_pod() {
-    let mut all = one_node("0-7");
-    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    assert_eq!(begun.cpus.as_ref().unwrap().to_string(), "0-3");
-    let next = all.start_bind(asked(2, 6, 4), &node("a"), seconds(1)).unwrap();
-    assert_eq!(next.cpus.as_ref().unwrap().to_string(), "4-7");
-    assert!(matches!(
-        all.start_bind(asked(3, 7, 1), &node("a"), seconds(1)),
-        Err(BindNotStarted::Rejected(_))
-    ));
-
-    all.bind_succeeded(&begun, seconds(2));
-    all.bind_failed(&next);
-    assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
-    all.object_changed(&node("a"), 8, plain("4-7", &[1]), seconds(3));
-    assert_eq!(held(&all, "a"), []);
-    assert_eq!(all.counts(seconds(3)), ReservationCounts::default());
-}
-
-#[test]
-fn one_bind_of_a_pod_at_a_time() {
-    let mut all = one_node("0-7");
-    all.object_changed(&node("b"), 2, plain("0-7", &[]), seconds(0));
-    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    let again = all.start_bind(asked(1, 5, 4), &node("b"), seconds(1));
-    assert!(matches!(again, Err(BindNotStarted::UnderWay(on)) if &*on == "a"));
-    all.bind_succeeded(&begun, seconds(1));
-    assert!(matches!(
-        all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)),
-        Err(BindNotStarted::Already)
-    ));
-    assert!(matches!(
-        all.start_bind(asked(1, 5, 4), &node("b"), seconds(1)),
-        Err(BindNotStarted::Elsewhere(_))
-    ));
-}
 
 #[test]
 fn a_lost_answer_holds_until_the_pod_is_bound_or_another() {
@@ -138,28 +102,6 @@ fn a_pod_that_is_deleted_before_its_node_admits_it_silences_no_node() {
 }
 
 #[test]
-fn what_was_promised_holds_whatever_the_author_changes() {
-    let mut all = one_node("0-7");
-    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bind_succeeded(&begun, seconds(2));
-    for version in [7, 8] {
-        let changed = ObservedPod {
-            cpus: Some("0-7".parse().unwrap()),
-            request: Some(1),
-            shown_as: Some(uid(9)),
-            ..pod(1, version, Some("a"), 1)
-        };
-        all.pod_changed(changed, seconds(2));
-        all.object_changed(&node("a"), version, plain("0-7", &[9]), seconds(3));
-        let promised = all.held("a")[0];
-        assert_eq!(
-            (*promised.request, promised.cpus.unwrap().to_string()),
-            (4, "0-3".to_owned())
-        );
-    }
-}
-
-#[test]
 fn a_static_pod_is_shown_by_kubelets_uid() {
     let mut all = one_node("0-7");
     let mirror = ObservedPod {
@@ -172,53 +114,30 @@ fn a_static_pod_is_shown_by_kubelets_uid() {
     assert_eq!(held(&all, "a"), []);
 }
 
-#[test]
-fn a_pod_whose_request_is_unreadable_is_decided_by_the_last_readable_one() {
-    for (on, holds) in [(Some("a"), 1), (None, 0)] {
-        let mut all = one_node("0-7");
-        let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-        let unreadable = ObservedPod {
-            request: None,
-            ..pod(1, 6, on, 4)
-        };
-        all.pod_changed(unreadable, seconds(2));
-        assert_eq!((held(&all, "a").len(), all.is_open(&begun)), (holds, false));
-        assert_eq!(all.bind_request(uid(1)).unwrap().request, 4);
-    }
-}
-
-#[test]
-fn pods_bound_by_others_hold_and_are_blamed() {
+/// Whom a refusal is blamed on: a pod that this process did not bind.
+#[rstest]
+#[case::nobody(1, &[], None)]
+#[case::one_that_came_since(1, &[9], Some(9))]
+#[case::itself(9, &[9], Some(9))]
+fn refusals_are_blamed_on_pods_that_others_bound(
+    #[case] refused: u128,
+    #[case] others: &[u128],
+    #[case] blamed: Option<u128>,
+) {
     let mut all = one_node("0-7");
     let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
     all.bind_succeeded(&begun, seconds(1));
-    all.pod_changed(pod(9, 6, Some("a"), 2), seconds(2));
-    assert_eq!(held(&all, "a"), [(1, "0-3".to_owned()), (9, "-".to_owned())]);
-    all.pod_gone(uid(1), Some("TopologyAffinityError"), seconds(3));
-    let refused = all.take_refused();
-    assert_eq!(refused.len(), 1);
+    for other in others {
+        all.pod_changed(pod(*other, 6, Some("a"), 2), seconds(2));
+    }
+    assert_eq!(held(&all, "a").len(), 1 + others.len());
+    all.pod_gone(uid(refused), Some("TopologyAffinityError"), seconds(3));
+    let told = all.take_refused();
     assert_eq!(
-        (refused[0].reason.as_str(), refused[0].foreign),
-        ("TopologyAffinityError", Some(uid(9)))
+        (told.len(), told[0].reason.as_str(), told[0].foreign),
+        (1, "TopologyAffinityError", blamed.map(uid))
     );
     assert_eq!(all.take_refused(), []);
-}
-
-#[test]
-fn a_refusal_without_others_is_blamed_on_nobody() {
-    let mut all = one_node("0-7");
-    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.bind_succeeded(&begun, seconds(1));
-    all.pod_gone(uid(1), Some("OutOfcpu"), seconds(3));
-    assert_eq!(all.take_refused()[0].foreign, None);
-}
-
-#[test]
-fn a_refusal_of_a_pod_that_another_process_bound_is_blamed_on_that() {
-    let mut all = one_node("0-7");
-    all.pod_changed(pod(9, 6, Some("a"), 2), seconds(2));
-    all.pod_gone(uid(9), Some("OutOfcpu"), seconds(3));
-    assert_eq!(all.take_refused()[0].foreign, Some(uid(9)));
 }
 
 #[test]
@@ -259,49 +178,24 @@ fn a_container_that_restarts_keeps_its_cpus() {
 }
 
 #[test]
-fn a_pod_that_is_made_again_is_another_one() {
+fn a_pod_that_goes_while_it_is_bound_may_have_been_admitted_and_does_not_come_back() {
     let mut all = one_node("0-7");
     let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
     all.pod_gone(uid(1), None, seconds(2));
     assert!(!all.is_open(&begun));
-    assert_eq!(
-        all.start_bind(asked(2, 9, 4), &node("a"), seconds(2))
-            .unwrap()
-            .cpus
-            .unwrap()
-            .to_string(),
-        "0-3"
-    );
+    // Neither its own bind nor an event that is late changes that, and one that is made again is another pod.
     all.bind_succeeded(&begun, seconds(3));
-    assert_eq!(held(&all, "a").len(), 1);
-    assert!(matches!(
-        all.start_bind(asked(1, 5, 4), &node("a"), seconds(3)),
-        Err(BindNotStarted::Gone)
-    ));
-}
-
-#[test]
-fn a_pod_that_is_deleted_while_it_is_bound_holds_nothing() {
-    let mut all = one_node("0-7");
-    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
-    all.pod_gone(uid(1), None, seconds(2));
-    assert_eq!(held(&all, "a"), []);
     all.bind_failed(&begun);
-    // A late event of it does not bring it back.
-    all.pod_changed(pod(1, 6, Some("a"), 4), seconds(4));
-    assert_eq!(held(&all, "a"), []);
-}
-
-#[test]
-fn a_pod_that_is_being_deleted_is_promised_nothing() {
-    let mut all = one_node("0-7");
-    let mut ending = pod(1, 5, None, 4);
-    ending.ending = true;
-    all.pod_changed(ending, seconds(1));
-    assert!(matches!(
-        all.start_bind(asked(1, 5, 4), &node("a"), seconds(2)),
-        Err(BindNotStarted::Gone)
-    ));
+    all.pod_changed(pod(1, 6, Some("a"), 4), seconds(3));
+    let again = all.start_bind(asked(1, 5, 4), &node("a"), seconds(3));
+    assert!(matches!(again, Err(BindNotStarted::Gone)));
+    let next = all.start_bind(asked(2, 9, 4), &node("a"), seconds(3)).unwrap();
+    assert_eq!(
+        (next.cpus.unwrap().to_string().as_str(), all.counts(seconds(3)).leaving),
+        ("4-7", 1)
+    );
+    all.advance(seconds(7));
+    assert_eq!(held(&all, "a"), [(2, "4-7".to_owned())]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Random worlds: an API server, two nodes that admit by themselves, one writer after the other, watches that are late, answers that are lost, other
 //! schedulers, authors who change their pods or let them pass for others. What a writer sent arrives before the next one begins, unless it was frozen for
-//! longer: such a binding may arrive at any time, and costs a refusal at most.
+//! longer: such a binding may arrive at any time, and costs a refusal of one of the two pods that want the same CPUs. The next writer may be a former one.
 
 mod properties;
 
@@ -25,8 +25,8 @@ struct TruePod {
     /// It calls itself the mirror of this pod. Its node does not run it.
     mirror_of: Option<u128>,
     foreign: bool,
-    /// A frozen writer's binding, which came after the next writer began.
-    by_frozen: bool,
+    /// The node's object showed it.
+    shown: bool,
     ending: bool,
     /// Its node refused it.
     failed: bool,
@@ -38,6 +38,15 @@ enum Event {
     Pod(u128, TruePod),
     PodGone(u128),
     Object(NodeName, Version, Plain),
+}
+
+/// A bind of the writer whose outcome it does not know.
+#[derive(Debug, Clone)]
+struct Task {
+    ticket: Ticket,
+    is_sent: bool,
+    /// The writer was succeeded since, and is the writer again.
+    is_former: bool,
 }
 
 /// A binding that was sent, and has not arrived.
@@ -61,13 +70,16 @@ struct World {
     /// Where the writer began to read.
     from: [usize; 2],
     writer: Reservations<Lowest>,
-    /// Binds of the writer whose outcome it does not know.
-    tasks: Vec<Ticket>,
+    tasks: Vec<Task>,
+    /// The last writer, and its binds.
+    former: Option<(Reservations<Lowest>, Vec<Task>)>,
     posts: Vec<Post>,
     pods_made: u128,
     binds: usize,
-    /// Nodes that a frozen writer's binding came to.
-    frozen_on: BTreeSet<NodeName>,
+    /// Pods that a frozen writer's binding bound after the next writer began.
+    late: BTreeSet<u128>,
+    /// Pods that were deleted by force, and until when their nodes run them.
+    lingering: Vec<(Moment, u128, TruePod)>,
 }
 
 impl World {
@@ -83,13 +95,15 @@ impl World {
             from: [0; 2],
             writer: Reservations::new(Lowest::default()),
             tasks: Vec::new(),
+            former: None,
             posts: Vec::new(),
             pods_made: 0,
             binds: 0,
-            frozen_on: Default::default(),
+            late: BTreeSet::new(),
+            lingering: Vec::new(),
         };
         NODES.iter().for_each(|name| world.publish(&node(name)));
-        world.take_over(None);
+        world.take_over(None, false);
         world
     }
 
@@ -119,6 +133,11 @@ impl World {
             pods: given.keys().map(|pod| uid(*pod)).collect(),
             cpus_at_container_start: false,
         };
+        for uid in given.keys() {
+            if let Some(pod) = self.pods.get_mut(uid) {
+                pod.shown = true;
+            }
+        }
         self.objects.insert(on.clone(), (version, object.clone()));
         self.logs[1].push(Event::Object(on.clone(), version, object));
     }
@@ -136,7 +155,7 @@ impl World {
             told: None,
             rewritten: false,
             mirror_of,
-            by_frozen: false,
+            shown: false,
             ending: false,
             failed: false,
             admitted: false,
@@ -162,8 +181,18 @@ impl World {
         }
     }
 
-    /// The next writer reads everything, when the bindings of the former one have arrived or never will. `frozen`: by choice, some come later.
-    fn take_over(&mut self, frozen: Option<usize>) {
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.writer.advance(self.now);
+        let now = self.now;
+        for (_, uid, _) in self.lingering.extract_if(.., |(until, ..)| *until <= now) {
+            self.given.values_mut().for_each(|given| drop(given.remove(&uid)));
+        }
+    }
+
+    /// The next writer reads everything, when the bindings of the former one have arrived or never will, and waits for pods that it does not know.
+    /// `frozen`: by choice, some bindings come later. `is_former`: it is the one before the last.
+    fn take_over(&mut self, frozen: Option<usize>, is_former: bool) {
         for (place, mut post) in std::mem::take(&mut self.posts).into_iter().enumerate() {
             post.is_frozen |= frozen.is_some_and(|choice| !(choice + place).is_multiple_of(3));
             if post.is_frozen {
@@ -172,14 +201,45 @@ impl World {
                 self.land(post);
             }
         }
-        self.tasks.clear();
-        self.writer = self.fresh();
+        // Those that it was sending just then.
+        for (place, task) in self.tasks.iter_mut().enumerate().filter(|(_, task)| !task.is_former) {
+            if frozen.is_some_and(|choice| !(choice + place).is_multiple_of(3)) {
+                task.is_sent = true;
+                self.posts.push(Post {
+                    ticket: task.ticket.clone(),
+                    is_frozen: true,
+                });
+            }
+        }
+        let (mut writer, tasks) = self.former.take().filter(|_| is_former).unwrap_or_else(World::nobody);
+        self.list(&mut writer);
+        let mut before = std::mem::replace(&mut self.writer, writer);
+        for task in self.tasks.extract_if(.., |task| !task.is_sent) {
+            before.bind_failed(&task.ticket);
+        }
+        let sent = std::mem::replace(&mut self.tasks, tasks).into_iter();
+        let former = sent.map(|task| Task {
+            is_former: true,
+            ..task
+        });
+        self.former = Some((before, former.collect()));
+        self.pass(SETTLE_TIMEOUT);
         self.read = [0, 1].map(|log: usize| self.logs[log].len());
         self.from = self.read;
     }
 
     fn fresh(&self) -> Reservations<Lowest> {
-        let mut writer = Reservations::new(Lowest::default());
+        let (mut writer, _) = Self::nobody();
+        self.list(&mut writer);
+        writer
+    }
+
+    /// A writer that knows nothing.
+    fn nobody() -> (Reservations<Lowest>, Vec<Task>) {
+        (Reservations::new(Lowest::default()), Vec::new())
+    }
+
+    fn list(&self, writer: &mut Reservations<Lowest>) {
         let pods = self
             .pods
             .iter()
@@ -190,7 +250,7 @@ impl World {
             .iter()
             .map(|(on, (version, all))| Event::Object(on.clone(), *version, all.clone()));
         for event in pods.chain(objects) {
-            Self::hear(&mut writer, &event, self.now);
+            Self::hear(writer, &event, self.now);
         }
         let listed = self
             .pods
@@ -199,8 +259,6 @@ impl World {
             .map(|(uid, _)| super::uid(*uid))
             .collect();
         writer.pods_listed(&listed, self.clock, self.now);
-        writer.advance(self.now + SETTLE_TIMEOUT);
-        writer
     }
 
     fn read_on(&mut self, log: usize, again: bool) {
@@ -228,12 +286,31 @@ impl World {
         let truth = &self.pods[uid];
         let version = [truth.made, truth.version][choice % 2];
         let on = node(NODES[choice / 3 % 2]);
-        if let Ok(ticket) = self
+        let started = self
             .writer
-            .start_bind(asked(*uid, version, truth.request), &on, self.now)
-        {
-            self.tasks.push(ticket);
+            .start_bind(asked(*uid, version, truth.request), &on, self.now);
+        let Ok(ticket) = started else { return };
+        // What came late is known by now, and nobody else is promised its CPUs.
+        for other in self.late.iter().filter(|other| *other != uid) {
+            let is_known = self.writer.bound_to(super::uid(*other)).as_ref() == Some(&on);
+            let Some(late) = self
+                .pods
+                .get(other)
+                .filter(|pod| is_known && !pod.failed && !pod.rewritten)
+            else {
+                continue;
+            };
+            let (own, theirs) = (ticket.cpus.clone().unwrap_or_default(), late.told.clone());
+            assert!(
+                theirs.is_none_or(|theirs| own.is_disjoint(&theirs)),
+                "pod {uid} is promised {own} of the late {other}"
+            );
         }
+        self.tasks.push(Task {
+            ticket,
+            is_sent: false,
+            is_former: false,
+        });
     }
 
     /// The writer sends a binding, again if its answer was lost before; how it fares is by choice.
@@ -241,10 +318,22 @@ impl World {
         if self.tasks.is_empty() {
             return;
         }
-        let ticket = self.tasks.swap_remove(choice % self.tasks.len());
+        let task = self.tasks.swap_remove(choice % self.tasks.len());
+        let ticket = task.ticket.clone();
         if !self.writer.is_open(&ticket) {
             return;
         }
+        if task.is_former {
+            // Any change of the pod makes what was sent in vain.
+            let uid = number(ticket.pod);
+            if self.pods.get(&uid).is_some_and(|pod| !pod.failed) {
+                self.changed(uid);
+            }
+            self.read_pod(uid);
+            assert!(!self.writer.is_open(&ticket), "the bind of a former term is given up");
+            return;
+        }
+        let task = Task { is_sent: true, ..task };
         let post = Post {
             ticket: ticket.clone(),
             is_frozen: false,
@@ -258,11 +347,11 @@ impl World {
             }
             1 => {
                 self.land(post);
-                self.tasks.push(ticket);
+                self.tasks.push(task);
             }
             _ => {
                 self.posts.push(post);
-                self.tasks.push(ticket);
+                self.tasks.push(task);
             }
         }
     }
@@ -285,18 +374,18 @@ impl World {
             return false;
         }
         (pod.node, pod.cpus) = (Some(ticket.node.clone()), ticket.cpus.clone());
-        (pod.told, pod.rewritten, pod.by_frozen) = (ticket.cpus.clone(), false, post.is_frozen);
+        (pod.told, pod.rewritten) = (ticket.cpus.clone(), false);
         self.changed(uid);
         if post.is_frozen {
-            self.frozen_on.insert(ticket.node);
+            self.late.insert(uid);
             return true;
         }
         self.binds += 1;
         let own = ticket.cpus.unwrap_or_default();
-        let others = self.pods.iter().filter(|(uid, pod)| {
-            // Of a pod that its author rewrote a later writer knows nothing else.
-            let is_honest = !pod.failed && !pod.foreign && !pod.rewritten && !pod.by_frozen;
-            number(ticket.pod) != **uid && is_honest && pod.node.as_ref() == Some(&ticket.node)
+        let others = self.pods.iter().filter(|(other, pod)| {
+            // Of a pod that its author rewrote a later writer knows nothing else, and of one that came late perhaps nothing when this one was promised its CPUs.
+            let is_honest = !pod.failed && !pod.foreign && !pod.rewritten && !self.late.contains(other);
+            uid != **other && is_honest && pod.node.as_ref() == Some(&ticket.node)
         });
         for (other, truth) in others {
             let (theirs, on) = (truth.told.clone().unwrap_or_default(), &ticket.node);
@@ -331,12 +420,14 @@ impl World {
                 given.insert(*uid, cpus);
             }
             None => {
-                let others = self.pods.values().any(|other| {
-                    (other.foreign || other.rewritten || other.by_frozen) && other.node.as_ref() == Some(&on)
-                });
-                let frozen = self.frozen_on.contains(&on);
+                let lingering = self.lingering.iter().map(|(.., pod)| pod);
+                let mut others = self.pods.values().chain(lingering);
+                let others = others.any(|other| (other.foreign || other.rewritten) && other.node.as_ref() == Some(&on));
+                let told = self.pods[uid].told.clone().unwrap_or_default();
+                let takers = given.iter().filter(|(_, cpus)| !cpus.is_disjoint(&told));
+                let is_late = self.late.contains(uid) || takers.into_iter().any(|(taker, _)| self.late.contains(taker));
                 assert!(
-                    others || frozen,
+                    others || is_late,
                     "pod {uid} was refused on {on} without other schedulers"
                 );
                 self.pods.get_mut(uid).unwrap().failed = true;
@@ -346,8 +437,7 @@ impl World {
     }
 
     fn act(&mut self, action: u8, choice: usize, [foreign, hostile, frozen]: [bool; 3]) {
-        self.now += Duration::from_millis(700);
-        self.writer.advance(self.now);
+        self.pass(Duration::from_millis(700));
         let on = node(NODES[choice % 2]);
         let any: Vec<u128> = self.pods.keys().copied().collect();
         match action {
@@ -369,14 +459,15 @@ impl World {
             }
             226..=236 => self.delete(choice),
             237..=239 if foreign => self.make(choice % 3 + 1, Some(on), None),
-            240 => self.take_over(None),
-            241 => self.take_over(frozen.then_some(choice)),
+            240 => self.take_over(None, choice % 2 == 1),
+            241 => self.take_over(frozen.then_some(choice), choice % 2 == 1),
+            242 => self.delete_by_force(choice),
             243 if hostile => self.rewrite(choice),
             244 if hostile => {
                 let of = pick(&any, choice / 2).copied();
                 self.make(1, Some(on), of);
             }
-            242..=245 => {
+            243..=245 => {
                 let pods: Vec<u128> = self
                     .pods
                     .iter()
@@ -390,7 +481,8 @@ impl World {
             // A container restarts: its node forgets it for a while.
             246..=255 => {
                 let given = self.given.get_mut(&on).unwrap();
-                let pods: Vec<u128> = given.keys().copied().filter(|uid| !self.pods[uid].foreign).collect();
+                let is_ours = |uid: &u128| self.pods.get(uid).is_some_and(|pod| !pod.foreign);
+                let pods: Vec<u128> = given.keys().copied().filter(is_ours).collect();
                 if let Some(uid) = pick(&pods, choice) {
                     given.remove(uid);
                 }
@@ -425,6 +517,26 @@ impl World {
         }
     }
 
+    /// The API server forgets it at once, and its node a while later, if nobody was told that the node runs it.
+    fn delete_by_force(&mut self, choice: usize) {
+        let alive: Vec<u128> = self
+            .pods
+            .iter()
+            .filter(|(_, pod)| !pod.failed)
+            .map(|(uid, _)| *uid)
+            .collect();
+        let Some(uid) = pick(&alive, choice) else { return };
+        let pod = self.pods.remove(uid).unwrap();
+        self.logs[0].push(Event::PodGone(*uid));
+        let time = if pod.shown {
+            Duration::ZERO
+        } else {
+            SETTLE_TIMEOUT - Duration::from_millis(1)
+        };
+        self.lingering.push((self.now + time, *uid, pod));
+        self.pass(Duration::ZERO);
+    }
+
     fn read_all(&mut self) {
         for log in 0..2 {
             while self.read[log] < self.logs[log].len() {
@@ -443,8 +555,7 @@ impl World {
             self.step(0);
         }
         self.read_all();
-        self.now += SETTLE_TIMEOUT;
-        self.writer.advance(self.now);
+        self.pass(SETTLE_TIMEOUT);
     }
 }
 

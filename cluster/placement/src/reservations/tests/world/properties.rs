@@ -84,5 +84,5 @@ fn binds_happen() {
     let acts: Vec<(u8, usize)> = (0..8000).map(|_| (next() as u8, next())).collect();
     let binds = run(&acts, [false; 3]).binds;
     assert!(binds > 40, "{binds} binds");
-    assert!(!run(&acts, [false, false, true]).frozen_on.is_empty());
+    assert!(!run(&acts, [false, false, true]).late.is_empty());
 }
