@@ -119,8 +119,12 @@ impl Cluster {
         }
         let mut used: BTreeMap<&str, Used> = BTreeMap::new();
         for (key, pod) in &pods {
-            if let Some(node) = pod.node().filter(|_| !pod.has_ended() && chosen.without != Some(key)) {
-                used.entry(node).or_default().add(&pod.requests());
+            if let Some(node) = pod
+                .node
+                .as_deref()
+                .filter(|_| !pod.has_ended && chosen.without != Some(key))
+            {
+                used.entry(node).or_default().add(&pod.requests);
             }
         }
         let is_chosen =

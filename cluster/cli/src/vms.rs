@@ -7,7 +7,6 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::PodCondition;
 use serde::Serialize;
 use stelia_cpus::text::{excerpt, named};
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, table};
@@ -15,7 +14,7 @@ use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, table};
 use crate::cluster::{Cluster, Member};
 use crate::health::NodeHealth;
 use crate::nodes::age;
-use crate::objects::{PodKey, PodObject, Problem, microseconds};
+use crate::objects::{Condition, PodKey, PodObject, Problem};
 use crate::prose;
 use crate::reasons::NO_NODE;
 pub(crate) use filter::{LAUNCHER, vm_of};
@@ -43,7 +42,7 @@ named! {
 
 impl VmState {
     /// `docs/cluster/publish.md`, "Conditions and events", has the reasons.
-    fn of(isolation: Option<&PodCondition>, is_bound: bool) -> Self {
+    fn of(isolation: Option<&Condition>, is_bound: bool) -> Self {
         match isolation {
             None if is_bound => Self::Unknown,
             None => Self::Pending,
@@ -181,16 +180,16 @@ impl Vm {
         key: PodKey,
         uid: &str,
         node: Option<&str>,
-        condition: Option<&PodCondition>,
+        condition: Option<&Condition>,
         old: Option<&'static str>,
         now_us: u64,
     ) -> Self {
         let (pod_namespace, pod_name) = key;
-        let text = |of: fn(&PodCondition) -> &Option<String>| {
+        let text = |of: fn(&Condition) -> &Option<String>| {
             let text = condition.and_then(|condition| of(condition).as_deref());
             text.filter(|text| !text.is_empty()).map(|text| excerpt::cause(&text))
         };
-        let since_us = condition.and_then(|condition| microseconds(condition.last_transition_time.as_ref()?));
+        let since_us = condition.and_then(Condition::since_us);
         let is_new = since_us.is_some_and(|since| now_us.saturating_sub(since) <= MAX_START_TIME_US);
         let is_waiting = condition.is_some_and(|condition| condition.reason.as_deref() == Some("Waiting"));
         Self {
@@ -227,14 +226,21 @@ fn outdated(member: &Member) -> Option<&'static str> {
 /// count too, and without Nodes and objects the pod says where it is.
 fn all(cluster: &Cluster, on_all: bool, now_us: u64) -> Vec<Vm> {
     let members: BTreeMap<&str, &Member> = cluster.members.iter().map(|member| (&*member.name, member)).collect();
-    let is_vm = |pod: &PodObject| !pod.has_ended() && (pod.has_vm_resource || pod.isolation.is_some());
+    let is_vm = |pod: &PodObject| !pod.has_ended && (pod.has_vm_resource || pod.isolation.is_some());
     let pods = || cluster.pods.iter().filter(|(_, pod)| is_vm(pod));
     let known: BTreeSet<&str> = pods().map(|(_, pod)| pod.uid.as_str()).collect();
     let of_pods = pods().filter_map(|(key, pod)| {
-        let member = pod.node().and_then(|node| members.get(node));
+        let member = pod.node.as_deref().and_then(|node| members.get(node));
         (on_all || member.is_some()).then(|| {
             let old = member.and_then(|member| outdated(member));
-            Vm::of(key.clone(), &pod.uid, pod.node(), pod.isolation.as_deref(), old, now_us)
+            Vm::of(
+                key.clone(),
+                &pod.uid,
+                pod.node.as_deref(),
+                pod.isolation.as_deref(),
+                old,
+                now_us,
+            )
         })
     });
     let of_objects = cluster.members.iter().flat_map(|member| {

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use stelia_ledger::account::Account;
 use stelia_ledger::ring::MAX_LINE_BYTES;
 use stelia_ledger::ring::verify::{Ring, verify};
@@ -28,8 +28,9 @@ pub struct RingCopy {
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct ReadRing {
     pub node: String,
+    #[serde(serialize_with = "as_text")]
     pub directory: PathBuf,
-    #[serde(flatten)]
+    #[serde(flatten, serialize_with = "first_and_last")]
     pub verdict: Verdict,
     /// Whether the last line is incomplete, as in a copy that was made while the daemon wrote. It is not counted; the lines before it are.
     pub is_cut_off: bool,
@@ -44,6 +45,23 @@ pub struct ReadRing {
     pub until_us: u64,
     /// Why the ring is not counted.
     pub problem: Option<String>,
+}
+
+/// A path that is not UTF-8 is shown, too.
+fn as_text<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&path.display())
+}
+
+/// Of a verdict what says which entries there are. Whose ring it is, and what is wrong with it, may be a stranger's text of any length.
+fn first_and_last<S: Serializer>(verdict: &Verdict, to: S) -> Result<S::Ok, S::Error> {
+    let members = [
+        ("first_seq", verdict.first_seq),
+        ("first_us", verdict.first_us),
+        ("last_seq", verdict.last_seq),
+        ("last_us", verdict.last_us),
+        ("vouched_seq", verdict.vouched_seq),
+    ];
+    to.collect_map(members)
 }
 
 /// The rings that an argument names: `NODE=DIR`; or `DIR`, the copied folder of a node, or a folder with one such folder for each node.

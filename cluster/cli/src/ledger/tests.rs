@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use serde_json::json;
@@ -407,6 +408,27 @@ fn an_argument_names_the_node_or_its_folder_does() {
         of_argument("/nonexistent")
             .unwrap_err()
             .starts_with("read /nonexistent: ")
+    );
+}
+
+#[test]
+fn json_has_few_members_of_a_ring_whatever_its_folder_is_called() {
+    let all = tempfile::tempdir().unwrap();
+    let folder = all.path().join(std::ffi::OsStr::from_bytes(b"n\xff"));
+    ring(&folder, "team-a/web", "aaa", OCTOBER);
+    let ledger = account(&read(all.path()), "*", october(), OCTOBER + DAY_US).unwrap();
+    let json = serde_json::to_value(&ledger).unwrap();
+    let members: Vec<&str> = json["rings"][0]
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    let expected = "directory first_seq first_us is_cut_off last_seq last_us node problem vouched_seq";
+    assert_eq!(members, expected.split(' ').collect::<Vec<_>>());
+    assert!(
+        json["rings"][0]["directory"].as_str().unwrap().ends_with("n\u{fffd}"),
+        "{json}"
     );
 }
 

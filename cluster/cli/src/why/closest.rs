@@ -132,7 +132,7 @@ fn held(cluster: &Cluster, member: &Member, near: Option<&CpuSet>) -> Vec<Held> 
             return None;
         }
         let (namespace, name) = cluster.holder(holder);
-        let own = || cluster.pod(holder.pod.as_str()).map(|(_, pod)| pod.own_cpus());
+        let own = || cluster.pod(holder.pod.as_str()).map(|(_, pod)| pod.own_cpus);
         Some(Held {
             pod_uid: holder.pod.to_string(),
             pod_namespace: namespace,
