@@ -147,19 +147,6 @@ impl NodeHealth {
         self.vms.is_none() && self.health != NodeState::LeftBehind
     }
 
-    /// What the table shows beside the name and the number of VMs, without `-o wide`.
-    pub(super) fn shown(&self) -> (NodeState, Option<String>, String) {
-        (self.health, self.version.clone(), self.reason())
-    }
-
-    /// Adds the VMs of a node that has no row of its own.
-    pub(super) fn add_vms(&mut self, other: &Self) {
-        match (&mut self.vms, &other.vms) {
-            (Some(own), Some(other)) => own.add(other),
-            (own, other) => *own = own.take().or_else(|| other.clone()),
-        }
-    }
-
     /// How many VMs are in a state, as a cell.
     pub(super) fn in_state(&self, state: &str) -> String {
         number(self.vms.as_ref().map(|vms| vms.count(state)))

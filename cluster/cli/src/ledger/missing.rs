@@ -42,14 +42,12 @@ impl NoteKind {
             Self::Between => "entries are in no copy of its ring",
             Self::BeginsLate => "older entries have left its ring",
             Self::NoReadings => "CPU hours have no readings",
-            Self::Repeated => {
-                "its pod is in the ring of another node at the same times and counted there; other times are missing"
-            }
+            Self::Repeated => "its pod is in another ring at the same times and counted there; other times are missing",
             Self::EndsEarly => "its ring ends before the period: copy it again, unless no VM has run there since",
             Self::OtherEndsEarly => {
                 "its ring, without the VM, ends before the period: copy it again, unless no VM has run there since"
             }
-            Self::CountedOnce => "its pod is in the ring of another node at the same times and counted there",
+            Self::CountedOnce => "its pod is in another ring at the same times and counted there",
         }
     }
 }
@@ -81,14 +79,6 @@ impl Note {
         match detail.as_str() {
             "" => format!("{}: {what}", self.place),
             detail => format!("{}: {what}: {detail}", self.place),
-        }
-    }
-
-    /// A line of text.
-    pub(super) fn in_words(&self) -> String {
-        match self.kind {
-            NoteKind::CountedOnce => format!("Counted once: {}", self.sentence()),
-            _ => format!("Missing: {}", self.sentence()),
         }
     }
 }

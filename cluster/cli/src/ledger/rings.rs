@@ -5,12 +5,10 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use serde::{Serialize, Serializer};
-use stelia_ledger::account::Account;
-use stelia_ledger::ring::MAX_LINE_BYTES;
+use stelia_ledger::account::{Account, accounts};
 use stelia_ledger::ring::verify::{Ring, verify};
-use stelia_ledger::verdict::{Fault, Verdict};
-
-use super::join;
+use stelia_ledger::ring::{MAX_LINE_BYTES, read};
+use stelia_ledger::verdict::Verdict;
 
 /// The ending of a ring's files.
 const SEGMENT: &str = "ledger";
@@ -34,15 +32,9 @@ pub struct ReadRing {
     pub verdict: Verdict,
     /// Whether the last line is incomplete, as in a copy that was made while the daemon wrote. It is not counted; the lines before it are.
     pub is_cut_off: bool,
-    /// Those of all VMs; empty of a ring that has a fault, of which no account is made, and of a copy whose entries are in the accounts of
-    /// another one.
+    /// Those of all VMs; empty of a ring that has a fault, of which no account is made.
     #[serde(skip)]
     pub accounts: Vec<Account>,
-    /// The earliest and the latest time of the entries in the accounts.
-    #[serde(skip)]
-    pub from_us: u64,
-    #[serde(skip)]
-    pub until_us: u64,
     /// Why the ring is not counted.
     pub problem: Option<String>,
 }
@@ -216,14 +208,29 @@ pub struct NodeKey {
     pub key: String,
 }
 
-/// Checks and reads copied rings. Copies of one ring are read as one. With keys, a day's head that none of the node's signed is a fault: a ring that is passed off
-/// as another node's, too, if the keys have nodes.
-pub fn read(copies: &[RingCopy], (since_us, until_us): (u64, u64), keys: &[NodeKey]) -> Vec<ReadRing> {
-    let checked = copies.iter().map(|copy| copy.check(keys));
-    join::with_accounts(checked.collect(), since_us, until_us)
-}
-
 impl RingCopy {
+    /// Checks the copy, and makes the accounts of a period. With keys, a day's head that none of the node's signed is a fault: a ring that is
+    /// passed off as another node's, too, if the keys have nodes.
+    pub fn read(&self, (since_us, until_us): (u64, u64), keys: &[NodeKey]) -> ReadRing {
+        let mut ring = self.check(keys);
+        if ring.problem.is_some() {
+            return ring;
+        }
+        let entries = match read::entries(&self.directory, Some(since_us)) {
+            Ok(entries) => entries,
+            Err(cause) => {
+                ring.problem = Some(cause.to_string());
+                return ring;
+            }
+        };
+        let good = entries.map_while(|next| next.map_err(|fault| ring.problem = Some(fault.to_string())).ok());
+        let made = accounts(good, since_us, until_us, None);
+        if ring.problem.is_none() {
+            ring.accounts = made.into_values().collect();
+        }
+        ring
+    }
+
     /// Checks every line of the copy. No account is made yet.
     fn check(&self, keys: &[NodeKey]) -> ReadRing {
         let mut ring = ReadRing {
@@ -259,16 +266,12 @@ impl RingCopy {
         // An incomplete last line is a fault; if it is the only one, the lines before it are good.
         ring.is_cut_off = is_cut_off && ring.verdict.faults.len() == 1 && ring.verdict.entries > 0;
         if let Some(fault) = ring.verdict.faults.first().filter(|_| !ring.is_cut_off) {
-            ring.problem = Some(in_words(fault, ring.verdict.faults.len()));
+            let more = match ring.verdict.faults.len() {
+                0 | 1 => String::new(),
+                count => format!(" (and {} more)", count - 1),
+            };
+            ring.problem = Some(format!("{fault}{more}"));
         }
         ring
     }
-}
-
-pub(super) fn in_words(fault: &Fault, count: usize) -> String {
-    let more = match count {
-        0 | 1 => String::new(),
-        count => format!(" (and {} more)", count - 1),
-    };
-    format!("{fault}{more}")
 }
