@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use serde::Serialize;
-use stelia_cpus::text::named;
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, properties, table};
 
 use crate::cli::words;
@@ -18,28 +17,12 @@ use crate::objects::Problem;
 use crate::reasons::{Group, groups, table_of};
 pub use node_state::{NodeHealth, NodeState, OTHER, STATES};
 
-named! {
-    /// By what rows are ordered.
-    #[derive(Default)]
-    pub enum NodeOrder {
-        /// By state, what needs attention first.
-        #[default]
-        Trouble = "trouble",
-        Name = "name",
-        /// The lowest version first.
-        Version = "version",
-    }
-}
-
 /// Which nodes are listed. Without states: those that need attention, and with `-o wide` all.
 #[derive(Debug, Clone, Default, Args)]
 pub struct NodeFilter {
     /// List only nodes with this health, separated by commas. The sums are of all nodes
     #[arg(long = "state", value_name = "HEALTH", value_delimiter = ',', value_parser = words(NodeState::NAMES, NodeState::parse))]
     pub states: Vec<NodeState>,
-    /// Order of the lines
-    #[arg(long = "sort", value_name = "ORDER", default_value = "trouble", value_parser = words(NodeOrder::NAMES, NodeOrder::parse))]
-    pub order: NodeOrder,
 }
 
 /// The answer.
@@ -178,14 +161,9 @@ impl Health {
         health
             .nodes
             .retain(|node| filter.states.is_empty() || filter.states.contains(&node.health));
-        health.nodes.sort_by(|one, other| {
-            match filter.order {
-                NodeOrder::Trouble => one.health.cmp(&other.health),
-                NodeOrder::Name => std::cmp::Ordering::Equal,
-                NodeOrder::Version => one.version.cmp(&other.version),
-            }
-            .then_with(|| one.name.cmp(&other.name))
-        });
+        health
+            .nodes
+            .sort_by(|one, other| (one.health, &one.name).cmp(&(other.health, &other.name)));
         health
     }
 

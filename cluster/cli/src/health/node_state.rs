@@ -63,7 +63,7 @@ impl NodeState {
         !matches!(self, Self::Pinned | Self::Ok)
     }
 
-    pub(super) fn meaning(self) -> Meaning {
+    pub(crate) fn meaning(self) -> Meaning {
         match self {
             Self::Ok => Meaning::Good,
             Self::Degraded | Self::Waiting | Self::LeftBehind | Self::Pinned => Meaning::Attention,

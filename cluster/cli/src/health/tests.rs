@@ -108,7 +108,6 @@ fn every_node_that_is_meant_to_run_steliad_has_a_state_and_trouble_comes_first()
 
     let filter = NodeFilter {
         states: vec![NodeState::Ok, NodeState::Degraded],
-        order: NodeOrder::Version,
     };
     let chosen = Health::of(&cluster(&fleet()), &filter);
     assert_eq!(states(&chosen), [("w-2", "degraded"), ("w-1", "ok")]);

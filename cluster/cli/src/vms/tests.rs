@@ -121,10 +121,7 @@ fn where_the_daemon_is_away_or_the_node_not_ready_the_state_is_the_last_one() {
     ] {
         let vms = all(&[pod("web", Some("w-1"), Some(("True", "Isolated"))), object]);
         let text = vms.text(pipe());
-        assert!(
-            vms.vms[0].is_old && text.contains(&format!("10m  {why}")),
-            "{text}"
-        );
+        assert!(vms.vms[0].is_old && text.contains(&format!("10m  {why}")), "{text}");
     }
 }
 
