@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches};
 use clap_complete::CompleteEnv;
 use stelia_ledger::day::Month;
-use stelia_table::{Form, PrintError, TextStyle, now, printable, wrap};
+use stelia_table::{Form, PrintError, TextStyle, now, paragraph, printable};
 
 use cli::{Cli, Command};
 use health::Health;
@@ -69,11 +69,7 @@ impl Failure {
 
 /// A sentence, wrapped to the terminal's width.
 pub(crate) fn prose(sentence: &str, style: TextStyle) -> String {
-    let sentence = printable(sentence);
-    match style.width {
-        Some(width) => wrap(&sentence, width).join("\n") + "\n",
-        None => sentence + "\n",
-    }
+    paragraph(&printable(sentence), style)
 }
 
 /// The program: parse, read, print. A wrong command line ends in clap with exit code 2.

@@ -80,9 +80,6 @@ named! {
 /// The time after its registration within which a VM that floats is starting: after it the publisher writes WaitingTooLong.
 const MAX_START_TIME_US: u64 = 120_000_000;
 
-/// The reason of a VM that floats for longer than that.
-const FLOATING_TOO_LONG: &str = "WaitingTooLong";
-
 /// A VM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Vm {
@@ -312,22 +309,10 @@ impl Render for Vms {
         let vms = counted(self.vms.len() as u64, "VM");
         let nodes = counted(nodes.len() as u64, "node");
         let totals = prose(&format!("{vms} on {nodes}: {}.", states.join(", ")), style);
-        let mut notes = Vec::new();
+        let mut parts = vec![totals, table];
         if self.states.iter().any(|count| count.state == VmState::Unknown) {
-            notes.push(
-                "unknown: the pod has exclusive CPUs or requests a VM, and has no condition stelia.io/isolated, which stelia-publish --pod-conditions=all writes."
-                    .to_owned(),
-            );
+            parts.push(prose("unknown: the pod has exclusive CPUs or requests a VM, and has no condition stelia.io/isolated, which stelia-publish --pod-conditions=all writes.", style));
         }
-        let is_too_long = |vm: &Vm| vm.reason.as_deref() == Some(FLOATING_TOO_LONG);
-        if style.width.is_some() && self.vms.iter().any(is_too_long) {
-            notes.push(format!(
-                "{FLOATING_TOO_LONG}: no CPUs of its own more than 120 s after the registration. On the VM's node steliactl why says why."
-            ));
-        }
-        let notes: String = notes.iter().map(|note| prose(note, style)).collect();
-        let mut parts = vec![totals, table, notes];
-        parts.retain(|part| !part.is_empty());
         parts.join("\n")
     }
 
