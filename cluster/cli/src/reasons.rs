@@ -9,6 +9,9 @@ use stelia_table::{Column, TextStyle, column, table};
 /// Limit of the nodes that are named for a reason.
 const MAX_NAMED_NODES: usize = 3;
 
+/// Limit of the characters of a detail that stands beside each node's name.
+const MAX_SHORT_DETAIL: usize = 24;
+
 /// The reason of a node that was deleted and whose description is still there.
 pub(crate) const NO_NODE: &str = "its Node does not exist";
 
@@ -96,15 +99,19 @@ pub(crate) fn listed<S: AsRef<str>>(named: &[S], all: u64) -> String {
 }
 
 impl Group {
-    /// Some nodes and the detail, or each with its own: `w-1 (1 of 2), w-2 (2 of 2), …`.
+    /// Some nodes and the detail; if it is not the same on all, each with its own, such as `w-1 (1 of 2), w-2 (2 of 2), …`, or that of the first
+    /// where details are long.
     pub(crate) fn such_as(&self) -> String {
+        let is_short = |one: &Example| one.detail.chars().count() <= MAX_SHORT_DETAIL;
+        let has_own = !self.is_same && self.examples.iter().all(is_short);
         let named = self.examples.iter().map(|one| match one.detail.as_str() {
-            detail if !self.is_same && !detail.is_empty() => format!("{} ({detail})", one.node),
+            detail if has_own && !detail.is_empty() => format!("{} ({detail})", one.node),
             _ => one.node.clone(),
         });
         let named = listed(&named.collect::<Vec<_>>(), self.nodes);
-        match self.examples.first() {
-            Some(first) if self.is_same && !first.detail.is_empty() => format!("{named}: {}", first.detail),
+        match self.examples.first().map(|first| (first, first.detail.as_str())) {
+            Some((_, detail)) if self.is_same && !detail.is_empty() => format!("{named}: {detail}"),
+            Some((first, detail)) if !self.is_same && !has_own => format!("{named}; {}: {detail}", first.node),
             _ => named,
         }
     }
@@ -148,6 +155,14 @@ mod tests {
             (&[rack; 4], "w-1, w-2, w-3, …: Kubelet stopped posting"),
             (&[""; 5], "w-1, w-2, w-3, …"),
             (&["", "", "2 of 4"], "w-1, w-2, w-3 (2 of 4)"),
+            (
+                &[
+                    "12 CPUs are wanted, free are 10",
+                    "2 of 4",
+                    "12 CPUs are wanted, free are 8",
+                ],
+                "w-1, w-2, w-3; w-1: 12 CPUs are wanted, free are 10",
+            ),
         ] {
             assert_eq!(of(details), expected);
         }
