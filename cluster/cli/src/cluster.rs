@@ -5,7 +5,6 @@ use std::num::NonZero;
 
 use kube::core::{Selector, SelectorExt};
 use stelia_koordinator::report::stored::Holder;
-use stelia_table::TextStyle;
 
 use crate::chooser::Chooser;
 use crate::eligible::Used;
@@ -62,26 +61,11 @@ pub enum ClusterError {
 }
 
 /// The name of a node without its domain, as people call it; an IP address stays as it is.
-pub(crate) fn without_domain(name: &str) -> &str {
+fn without_domain(name: &str) -> &str {
     match name.split_once('.') {
         Some((host, _)) if !host.bytes().all(|byte| byte.is_ascii_digit()) && !host.contains(' ') => host,
         _ => name,
     }
-}
-
-/// The name of a node as a style shows it: on a terminal without its domain.
-pub(crate) fn called(name: &str, style: TextStyle) -> &str {
-    match style.width {
-        Some(_) => without_domain(name),
-        None => name,
-    }
-}
-
-/// The domain that all names of nodes have, with its dot; `None` where they have none, or different ones.
-pub(crate) fn common_domain<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let mut domains = names.into_iter().map(|name| &name[without_domain(name).len()..]);
-    let first = domains.next().filter(|domain| !domain.is_empty())?;
-    domains.all(|domain| domain == first).then_some(first)
 }
 
 impl Cluster {
@@ -119,8 +103,12 @@ impl Cluster {
         }
         let mut used: BTreeMap<&str, Used> = BTreeMap::new();
         for (key, pod) in &pods {
-            if let Some(node) = pod.node().filter(|_| !pod.has_ended() && chosen.without != Some(key)) {
-                used.entry(node).or_default().add(&pod.requests());
+            if let Some(node) = pod
+                .node
+                .as_deref()
+                .filter(|_| !pod.has_ended && chosen.without != Some(key))
+            {
+                used.entry(node).or_default().add(&pod.requests);
             }
         }
         let is_chosen =

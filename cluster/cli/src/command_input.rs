@@ -82,7 +82,7 @@ fn pod_request_of(asked: &PodOptions) -> Result<PodRequest, Failure> {
 }
 
 fn of_cluster(objects: &Objects, wanted: &PodName, named: &str, asked: &PodOptions) -> Result<PodRequest, Failure> {
-    let mut found = objects.pods.iter().filter(|((namespace, name), _)| {
+    let mut found = objects.asked.iter().filter(|((namespace, name), _)| {
         *name == wanted.name && wanted.namespace.as_ref().is_none_or(|wanted| wanted == namespace)
     });
     let Some((key, pod)) = found.next() else {
@@ -99,7 +99,7 @@ fn of_cluster(objects: &Objects, wanted: &PodName, named: &str, asked: &PodOptio
 
 /// Reads the objects; of the API server also the `pod`, whose namespace becomes known.
 fn read(cli: &Cli, with_pods: bool, chosen: &BySelector, pod: Option<&mut PodName>) -> Result<Objects, Failure> {
-    let mut objects = Objects::new(with_pods);
+    let mut objects = Objects::new(with_pods).asking_about(pod.as_ref().map(|pod| pod.name.as_str()));
     if !cli.from.is_empty() {
         files::read(&mut objects, &cli.from).map_err(Failure::Other)?;
         return Ok(objects);

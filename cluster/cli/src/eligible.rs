@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration};
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Toleration};
 use kube::core::{Expression, SelectorExt};
 use kubelet_planner::Amounts;
 use stelia_cpus::quantity::Quantity;
 use stelia_cpus::quantity::bytes::of_bytes;
 
-use crate::objects::NodeObject;
+use crate::objects::{NodeObject, Taint};
 use crate::pod_request::PodRequest;
 use crate::reasons::Refusal;
 

@@ -8,34 +8,14 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use serde::Serialize;
-use stelia_cpus::text::named;
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, properties, table};
 
 use crate::cli::words;
-use crate::cluster::{Cluster, each, without_domain};
+use crate::cluster::{Cluster, each};
 use crate::nodes::number;
 use crate::objects::Problem;
-use crate::prose;
-use crate::reasons::{Group, MAX_NAMED_NODES, groups, listed, table_of};
-use crate::rows::NodeRows;
+use crate::reasons::{Group, groups, table_of};
 pub use node_state::{NodeHealth, NodeState, OTHER, STATES};
-
-/// What the legend says of rows that stand for several nodes.
-const FOLDED: &str =
-    "NAME +N: N more nodes have the same health, version and reasons; VMS is the sum of all. -o wide lists each.";
-
-named! {
-    /// By what rows are ordered.
-    #[derive(Default)]
-    pub enum NodeOrder {
-        /// By state, what needs attention first.
-        #[default]
-        Trouble = "trouble",
-        Name = "name",
-        /// The lowest version first.
-        Version = "version",
-    }
-}
 
 /// Which nodes are listed. Without states: those that need attention, and with `-o wide` all.
 #[derive(Debug, Clone, Default, Args)]
@@ -43,9 +23,6 @@ pub struct NodeFilter {
     /// List only nodes with this health, separated by commas. The sums are of all nodes
     #[arg(long = "state", value_name = "HEALTH", value_delimiter = ',', value_parser = words(NodeState::NAMES, NodeState::parse))]
     pub states: Vec<NodeState>,
-    /// Order of the lines
-    #[arg(long = "sort", value_name = "ORDER", default_value = "trouble", value_parser = words(NodeOrder::NAMES, NodeOrder::parse))]
-    pub order: NodeOrder,
 }
 
 /// The answer.
@@ -61,9 +38,6 @@ pub struct Health {
     /// What is wrong, with the nodes where it is.
     pub reasons: Vec<Group>,
     pub problems: Vec<Problem>,
-    /// The names of the nodes that `without_steliad` counts.
-    #[serde(skip)]
-    names_without_steliad: Vec<String>,
     /// Whether the filter names states: then all rows are shown.
     #[serde(skip)]
     is_filtered: bool,
@@ -159,11 +133,7 @@ pub const COLUMNS: [Column<NodeHealth>; 9] = [
 
 impl Health {
     pub fn of(cluster: &Cluster, filter: &NodeFilter) -> Self {
-        let all: Vec<Option<NodeHealth>> = each(&cluster.members, NodeHealth::of);
-        let names = cluster.members.iter().map(|member| &member.name);
-        let without = names.zip(&all).filter(|(_, node)| node.is_none());
-        let names_without_steliad: Vec<String> = without.map(|(name, _)| name.clone()).collect();
-        let all: Vec<NodeHealth> = all.into_iter().flatten().collect();
+        let all: Vec<NodeHealth> = each(&cluster.members, NodeHealth::of).into_iter().flatten().collect();
         let counted = |names: &mut dyn Iterator<Item = String>| {
             let mut counts: BTreeMap<String, u64> = BTreeMap::new();
             names.for_each(|name| *counts.entry(name).or_default() += 1);
@@ -173,8 +143,7 @@ impl Health {
             counts
         };
         let mut health = Self {
-            without_steliad: names_without_steliad.len() as u64,
-            names_without_steliad,
+            without_steliad: (cluster.members.len() - all.len()) as u64,
             states: counted(&mut all.iter().map(|node| node.health.name().to_owned())),
             versions: counted(&mut all.iter().filter_map(|node| node.version.clone())),
             vms: VmCounts::default(),
@@ -192,35 +161,15 @@ impl Health {
         health
             .nodes
             .retain(|node| filter.states.is_empty() || filter.states.contains(&node.health));
-        health.nodes.sort_by(|one, other| {
-            match filter.order {
-                NodeOrder::Trouble => one.health.cmp(&other.health),
-                NodeOrder::Name => std::cmp::Ordering::Equal,
-                NodeOrder::Version => one.version.cmp(&other.version),
-            }
-            .then_with(|| one.name.cmp(&other.name))
-        });
+        health
+            .nodes
+            .sort_by(|one, other| (one.health, &one.name).cmp(&(other.health, &other.name)));
         health
     }
 
     /// How many nodes are meant to run steliad.
     fn all(&self) -> u64 {
         self.states.iter().map(|count| count.nodes).sum()
-    }
-
-    /// The nodes without steliad: on a terminal the first ones, with `-o wide` all, in a pipe none.
-    fn names_in_words(&self, style: TextStyle) -> String {
-        let named = match (style.wide, style.width) {
-            (true, _) => usize::MAX,
-            (false, Some(_)) => MAX_NAMED_NODES,
-            (false, None) => return String::new(),
-        };
-        let names = self.names_without_steliad.iter();
-        let names: Vec<&str> = match style.width {
-            Some(_) => names.map(|name| without_domain(name)).collect(),
-            None => names.map(String::as_str).collect(),
-        };
-        format!(" ({})", listed(&names, named))
     }
 
     /// How many of them do not work as they should.
@@ -259,7 +208,6 @@ impl Render for Health {
         };
         if self.without_steliad > 0 {
             nodes += &format!("; {} without steliad", counted(self.without_steliad, "node"));
-            nodes += &self.names_in_words(style);
         }
         let on = |count: &Count| format!("{} on {}", count.name, counted(count.nodes, "node"));
         let versions = if self.versions.is_empty() {
@@ -286,17 +234,7 @@ impl Render for Health {
                 }
                 node
             });
-            let rows = NodeRows::of(
-                rows.collect(),
-                style,
-                |node| &mut node.name,
-                NodeHealth::shown,
-                NodeHealth::add_vms,
-            );
-            parts.push(table(&COLUMNS, &rows.rows, style));
-            if style.legend && rows.is_folded {
-                parts.push(prose(FOLDED, style));
-            }
+            parts.push(table(&COLUMNS, &rows.collect::<Vec<_>>(), style));
         }
         parts.retain(|part| !part.is_empty());
         parts.join("\n")

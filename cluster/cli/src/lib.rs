@@ -14,7 +14,6 @@ pub mod objects;
 pub mod plan;
 pub mod pod_request;
 pub mod reasons;
-mod rows;
 mod selector;
 #[cfg(test)]
 mod tests;
@@ -28,11 +27,11 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches};
 use clap_complete::CompleteEnv;
 use stelia_ledger::day::Month;
-use stelia_table::{Form, PrintError, TextStyle, now, printable, wrap};
+use stelia_table::{Form, PrintError, TextStyle, now, paragraph, printable};
 
 use cli::{Cli, Command};
 use health::Health;
-use ledger::Ledger;
+use ledger::{Ledger, ReadRing};
 use nodes::{NodeOrder, Nodes};
 use plan::Plan;
 use vms::Vms;
@@ -70,11 +69,7 @@ impl Failure {
 
 /// A sentence, wrapped to the terminal's width.
 pub(crate) fn prose(sentence: &str, style: TextStyle) -> String {
-    let sentence = printable(sentence);
-    match style.width {
-        Some(width) => wrap(&sentence, width).join("\n") + "\n",
-        None => sentence + "\n",
-    }
+    paragraph(&printable(sentence), style)
 }
 
 /// The program: parse, read, print. A wrong command line ends in clap with exit code 2.
@@ -160,27 +155,25 @@ fn run(cli: &Cli) -> Result<String, Failure> {
                 rings.extend(ledger::of_argument(argument).map_err(Failure::Other)?);
             }
             let (since_us, until_us) = month.map_or((0, u64::MAX), Month::period);
-            let rings = ledger::read(&rings, (since_us, until_us), keys);
+            let rings: Vec<ReadRing> = rings.iter().map(|copy| copy.read((since_us, until_us), keys)).collect();
             if let Some(problem) = ledger::ambiguous(&rings, vms) {
                 return Err(Failure::Usage(problem));
             }
             if !ledger::has_vm(&rings, vms) {
-                return Err(no_vm(&rings, (since_us, until_us)));
+                let text = ledger::absent(&rings, (since_us, until_us));
+                // It may be in a ring that could not be read.
+                let may_be_there = rings.iter().any(|ring| ring.problem.is_some());
+                let failure = if may_be_there {
+                    Failure::Other
+                } else {
+                    Failure::NoSuchObject
+                };
+                return Err(failure(text));
             }
             output_options.print(&Ledger::of(rings, vms, (since_us, until_us), now()))
         }
         Command::Completions { shell } => stelia_table::completion_script("stelia-cluster", shell)
             .map_err(|cause| Failure::Other(format!("completions for {shell}: {cause}"))),
-    }
-}
-
-/// That no ring has a VM in a period. It may be in a ring that could not be read.
-fn no_vm(rings: &[ledger::ReadRing], period: (u64, u64)) -> Failure {
-    let text = ledger::absent(rings, period, now());
-    if rings.iter().any(|ring| ring.problem.is_some()) {
-        Failure::Other(text)
-    } else {
-        Failure::NoSuchObject(text)
     }
 }
 

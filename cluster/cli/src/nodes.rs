@@ -1,8 +1,8 @@
 //! `nodes`: a line a node.
 
 mod order;
-mod shown;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -10,14 +10,16 @@ use stelia_cpus::text::excerpt;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_koordinator::report::Facts;
 use stelia_koordinator::report::profile::Profile;
-use stelia_koordinator::report::stored::{Amounts, Holder};
-use stelia_table::{Column, Meaning, Render, TextStyle, column};
+use stelia_koordinator::report::stored::Amounts;
+use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, table};
 
 use crate::chooser::{Chooser, whole_cores};
 use crate::cluster::{Cluster, Member, each};
+use crate::health::{NodeHealth, NodeState};
 use crate::objects::{NodeObject, Problem};
-use crate::reasons::NO_NODE;
-pub use order::{NodeOrder, STATES};
+use crate::prose;
+use crate::reasons::{Refusal, groups, table_of};
+pub use order::NodeOrder;
 
 /// A node's CPUs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -25,9 +27,8 @@ pub struct Row {
     pub name: String,
     /// Whether VMs can be admitted on it, as its label says; null where nobody sets that.
     pub ready: Option<bool>,
-    /// `usable`; `left-behind` where the Node does not exist; `node-not-ready` where it is not Ready; `unusable` or another word of its own;
-    /// `unreadable`; `unpublished`.
-    pub state: String,
+    /// Its health; null where it is not meant to run steliad and publishes nothing.
+    pub state: Option<NodeState>,
     /// How exact the rest is; null without a description.
     pub profile: Option<&'static str>,
     /// Who chooses exclusive CPUs: `kubelet`, `steliad`; null where that is not known.
@@ -45,12 +46,6 @@ pub struct Row {
     pub largest_vm_cpus: Option<u64>,
     /// Pods that have CPUs of their own.
     pub vms: Option<u64>,
-    /// Those of them whose instance is a container without a VM; null where that is not published.
-    pub containers: Option<u64>,
-    /// steliad's version; null where it is not published.
-    pub version: Option<String>,
-    /// Instances with a reason of degradation; null where that is not published.
-    pub degraded: Option<u64>,
     pub written_us: Option<u64>,
     pub warnings: Vec<String>,
     #[serde(skip)]
@@ -61,9 +56,6 @@ pub struct Row {
     /// Whether a VM is admitted on none of its CPUs, however many are free.
     #[serde(skip)]
     pub(crate) admits_none: bool,
-    /// Whether it is not meant to run steliad and publishes nothing.
-    #[serde(skip)]
-    pub(crate) is_without_steliad: bool,
 }
 
 /// A NUMA node.
@@ -96,19 +88,16 @@ pub struct Nodes {
 }
 
 /// The columns of the table.
-pub const COLUMNS: [Column<Row>; 17] = [
+pub const COLUMNS: [Column<Row>; 14] = [
     column("NODE", |row: &Row| row.name.clone()).yields(1).shortens(),
     column("READY", |row: &Row| yes_or_no(row.can_admit())).means(|row| match row.can_admit() {
         Some(true) => Meaning::Good,
         Some(false) => Meaning::Broken,
         None => Meaning::Plain,
     }),
-    column("STATE", |row: &Row| row.state.clone())
+    column("STATE", |row: &Row| row.state_in_words().to_owned())
         .whole()
-        .means(|row| match row.state.as_str() {
-            "usable" => Meaning::Good,
-            _ => Meaning::Attention,
-        }),
+        .means(|row| row.state.map_or(Meaning::Plain, NodeState::meaning)),
     column("PROFILE", |row: &Row| row.profile.unwrap_or_default().to_owned()).wide(),
     column("CPU POLICY", |row: &Row| row.cpu_policy.clone()).wide().wraps(),
     column("TOPOLOGY POLICY", |row: &Row| row.topology_policy.clone())
@@ -122,17 +111,9 @@ pub const COLUMNS: [Column<Row>; 17] = [
         .whole(),
     column("VMS", |row: &Row| number(row.vms)).right().whole(),
     column("FREE DEVICES", devices).wide().wraps(),
-    column("CONTAINERS", |row: &Row| number(row.containers)).wide().right(),
-    column("DEGRADED", |row: &Row| number(row.degraded))
-        .wide()
-        .right()
-        .means(|row| match row.degraded {
-            Some(1..) => Meaning::Attention,
-            _ => Meaning::Plain,
-        }),
-    column("VERSION", |row: &Row| row.version.clone().unwrap_or_default()).wide(),
     column("AGE", |row: &Row| row.age.clone().unwrap_or_default()).wide(),
     column("WARNINGS", |row: &Row| row.warnings.join("; "))
+        .wide()
         .wraps()
         .means(|_| Meaning::Attention)
         .or_nothing(),
@@ -190,72 +171,41 @@ impl Nodes {
 
 impl Row {
     pub fn of(member: &Member, now_us: u64) -> Self {
+        let health = NodeHealth::of(member);
         let mut row = Self {
             name: member.name.clone(),
             ready: member.node.as_ref().and_then(NodeObject::is_ready),
-            state: "unpublished".to_owned(),
+            state: health.as_ref().map(|health| health.health),
+            is_not_ready: member.not_ready().is_some(),
             ..Self::default()
         };
-        if let Some(cause) = member.not_ready() {
-            row.is_not_ready = true;
-            row.warnings.push(with_detail("the Node is not Ready", cause));
-        }
-        row.warnings.extend(member.is_left_behind.then(|| NO_NODE.to_owned()));
-        row.warnings.extend(member.is_cordoned().then(|| "cordoned".to_owned()));
+        row.warnings = member
+            .is_cordoned()
+            .then(|| "cordoned".to_owned())
+            .into_iter()
+            .collect();
+        let reasons = health.into_iter().flat_map(|health| health.reasons);
+        row.warnings.extend(reasons.map(|reason| match reason.detail.as_str() {
+            "" => reason.what,
+            detail => format!("{}: {detail}", reason.what),
+        }));
         // They would admit none, however many CPUs are free.
         let is_nobodys = member.is_left_behind || member.is_cordoned();
         row.admits_none = is_nobodys || member.unusable().is_some() || row.can_admit() == Some(false);
-        let problem = |what: &str, cause: &Option<String>| Some(format!("{what} cannot be read: {}", cause.as_ref()?));
-        row.warnings.extend(problem("its Node", &member.node_problem));
-        row.warnings.extend(problem("its object", &member.report_problem));
-        let Some(report) = &member.report else {
-            if member.report_problem.is_some() {
-                "unreadable".clone_into(&mut row.state);
-            } else {
-                row.is_without_steliad = member.node.as_ref().is_some_and(|node| !node.is_for_vms());
-            }
-            return row;
-        };
+        let Some(report) = &member.report else { return row };
         let stored = &report.stored;
         let chooser = member.chooser();
-        row.state = match (member.unusable(), &stored.problem) {
-            _ if member.is_left_behind => "left-behind".to_owned(),
-            // The order is that of health.
-            (state, _) if row.is_not_ready && state != Some("away") => "node-not-ready".to_owned(),
-            (Some(state), _) if !state.trim().is_empty() => excerpt::name(state),
-            // An empty word says nothing.
-            (Some(_), _) | (None, Some(_)) => "unreadable".to_owned(),
-            (None, None) if member.report_problem.is_some() => "unreadable".to_owned(),
-            (None, None) if row.ready == Some(false) => "not-ready".to_owned(),
-            (None, None) if member.is_cordoned() => "cordoned".to_owned(),
-            (None, None) if matches!(chooser, Chooser::Nobody(_)) => "unusable".to_owned(),
-            (None, None) => "usable".to_owned(),
-        };
         row.profile = Some(stored.profile.name());
         row.cpu_source = chooser.name();
-        row.version = stored.summary.as_ref().map(|summary| excerpt::name(&summary.version));
-        row.degraded = stored.summary.as_ref().map(|summary| summary.degraded);
         row.written_us = report.written_us;
         row.age = report.written_us.map(|written| age(now_us.saturating_sub(written)));
-        if let Some(summary) = &stored.summary
-            && summary.reason != "Ready"
-            && !summary.reason.trim().is_empty()
-        {
-            let (reason, message) = (excerpt::name(&summary.reason), excerpt::cause(&summary.message));
-            row.warnings.push(with_detail(&reason, &message));
-        }
         row.warnings.extend(stored.warnings.iter().cloned());
-        row.warnings.extend(stored.problem.clone());
         row.topology_policy = stored.alignment.as_ref().map(topology).unwrap_or_default();
         row.largest_vm_cpus = chooser.largest().map(|cpus| if row.admits_none { 0 } else { cpus });
         match &stored.facts {
             Some(facts) => {
                 row.describe(facts, &chooser.free().unwrap_or_default());
                 row.vms = Some(stored.holders.len() as u64);
-                if stored.profile == Profile::Stelia {
-                    let is_one = |holder: &&Holder| holder.is_container == Some(true);
-                    row.containers = Some(stored.holders.iter().filter(is_one).count() as u64);
-                }
             }
             None => row.count(&stored.zones),
         }
@@ -328,16 +278,13 @@ impl Row {
         if self.is_not_ready { Some(false) } else { self.ready }
     }
 
+    fn state_in_words(&self) -> &'static str {
+        self.state.map_or("without steliad", NodeState::name)
+    }
+
     /// Whether more than amounts is known.
     pub fn is_exact(&self) -> bool {
         self.profile.is_some_and(|profile| profile != Profile::Nrt.name())
-    }
-}
-
-fn with_detail(reason: &str, detail: &str) -> String {
-    match detail {
-        "" => reason.to_owned(),
-        detail => format!("{reason}: {detail}"),
     }
 }
 
@@ -383,13 +330,61 @@ pub(crate) fn age(microseconds: u64) -> String {
     }
 }
 
+/// `400 nodes: 370 usable, 30 away; 9000 CPUs are free, the largest VM has 58.`
+fn sums(rows: &[Row]) -> String {
+    let mut states: BTreeMap<&str, u64> = BTreeMap::new();
+    for row in rows {
+        *states.entry(row.state_in_words()).or_default() += 1;
+    }
+    let mut states: Vec<(&str, u64)> = states.into_iter().collect();
+    states.sort_by_key(|(_, count)| Reverse(*count));
+    let states: Vec<String> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
+    let admitting = || rows.iter().filter(|row| !row.admits_none);
+    let free = admitting().filter_map(|row| row.free_cpus).fold(0, u64::saturating_add);
+    let largest = admitting().filter_map(|row| row.largest_vm_cpus).max().unwrap_or(0);
+    let (nodes, free) = (counted(rows.len() as u64, "node"), counted(free, "free CPU"));
+    format!(
+        "{nodes}: {}; {free} where VMs are admitted, LARGEST {largest}.",
+        states.join(", ")
+    )
+}
+
 impl Render for Nodes {
     fn text(&self, style: TextStyle) -> String {
         if self.nodes.is_empty() {
-            "No nodes.\n".to_owned()
-        } else {
-            shown::text(self, style)
+            return "No nodes.\n".to_owned();
         }
+        let mut parts = Vec::new();
+        if style.width.is_some() && style.legend {
+            parts.push(prose(&sums(&self.nodes), style));
+        }
+        parts.push(table(&COLUMNS, &self.nodes, style));
+        if style.legend && !style.wide {
+            // Apart from what differs from node to node.
+            let warnings = self.nodes.iter().flat_map(|row| {
+                row.warnings.iter().map(|warning| {
+                    let (reason, detail) = warning.split_once(": ").unwrap_or((warning, ""));
+                    (row.name.as_str(), Refusal::new(reason, detail))
+                })
+            });
+            let warnings: Vec<(&str, Refusal)> = warnings.collect();
+            parts.push(table_of(
+                &groups(warnings.iter().map(|(node, warning)| (*node, warning))),
+                "NODES",
+                style,
+            ));
+        }
+        let is_by_amounts = |row: &&Row| row.profile.is_some() && !row.is_exact();
+        let by_amounts = self.nodes.iter().filter(is_by_amounts).count();
+        if style.legend && by_amounts > 0 {
+            let by_amounts = counted(by_amounts as u64, "node");
+            let sentence = format!(
+                "{by_amounts} by amounts only (profile nrt): free cores are not known, and LARGEST is the most that the CPUs allow."
+            );
+            parts.push(prose(&sentence, style));
+        }
+        parts.retain(|part| !part.is_empty());
+        parts.join("\n")
     }
 
     fn names(&self) -> Vec<String> {

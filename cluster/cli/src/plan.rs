@@ -11,9 +11,7 @@ use crate::eligible;
 use crate::nodes::number;
 use crate::objects::{Problem, own_cpus};
 use crate::pod_request::PodRequest;
-use crate::prose;
 use crate::reasons::{Group, Refusal, groups, table_of};
-use crate::rows::{self, NodeRows};
 use crate::verdict::{Basis, Verdict};
 use crate::why::{assumed, no_room};
 
@@ -36,8 +34,6 @@ pub struct Plan {
     pub or_more: bool,
     /// How many of these have CPUs and devices on the same NUMA nodes; null for a pod without devices whose NUMA nodes are published.
     pub together: Option<u64>,
-    /// How many would fit by the sums of free CPUs and devices, wherever they are; null as `together`.
-    pub by_sum: Option<u64>,
     /// Nodes of which it is not known.
     pub unknown: u64,
     pub nodes: Vec<Filled>,
@@ -56,7 +52,6 @@ pub struct Filled {
     pub or_more: bool,
     /// Null where the devices' NUMA nodes are not published.
     pub together: Option<u64>,
-    pub by_sum: Option<u64>,
     /// How exact that is; null without a description.
     pub profile: Option<&'static str>,
     /// What stops the next one; null where nothing was found that does.
@@ -80,8 +75,10 @@ impl Plan {
             until_full,
             fits: nodes.iter().filter_map(|node| node.fits).fold(0, u64::saturating_add),
             or_more: nodes.iter().any(|node| node.or_more),
-            together: sum(&nodes, |node| node.together),
-            by_sum: sum(&nodes, |node| node.by_sum),
+            together: nodes
+                .iter()
+                .filter_map(|node| node.together)
+                .reduce(u64::saturating_add),
             unknown: nodes.iter().filter(|node| node.fits.is_none()).count() as u64,
             stops,
             assumed: assumed(pod_request, cluster, &verdicts),
@@ -91,24 +88,18 @@ impl Plan {
     }
 }
 
-/// The sum over all nodes of which it is known; `None` where that is none.
-fn sum(nodes: &[Filled], of: fn(&Filled) -> Option<u64>) -> Option<u64> {
-    nodes.iter().filter_map(of).reduce(u64::saturating_add)
-}
-
 /// A node's answer to one pod, how many it has room for, and what stops the next one.
 fn fill(pod_request: &PodRequest, member: &Member, until_full: bool) -> (Verdict, Filled, Option<Refusal>) {
     let most = if until_full { MAX_PODS_PER_NODE } else { 1 };
     let chooser = member.chooser();
     let verdict = Verdict::of(pod_request, member, &chooser);
-    let by_sum = chooser.by_sum(pod_request);
     let refused = verdict.fixed.first().or(verdict.requests.first());
-    let (fits, together, by_sum, stop) = match (refused, verdict.basis) {
+    let (fits, together, stop) = match (refused, verdict.basis) {
         (Some(refusal), _) => {
-            let none = by_sum.map(|_| 0);
-            (Some(0), none, none, Some(refusal.clone()))
+            let together = chooser.has_asked_devices(pod_request).then_some(0);
+            (Some(0), together, Some(refusal.clone()))
         }
-        (None, Basis::Nothing) => (None, None, None, verdict.placement.clone().err()),
+        (None, Basis::Nothing) => (None, None, verdict.placement.clone().err()),
         (None, _) => {
             let node = member.node.as_ref();
             let by_requests = node.map(|node| eligible::fit(&pod_request.requests, node, &member.used));
@@ -118,12 +109,7 @@ fn fill(pod_request: &PodRequest, member: &Member, until_full: bool) -> (Verdict
                 let (count, resource) = by_requests.filter(|(count, _)| *count < most || *count == fits.count)?;
                 (count == fits.count).then(|| eligible::too_little(&resource))
             });
-            (
-                Some(fits.count),
-                fits.together,
-                by_sum.map(|by_sum| by_sum.min(bound)),
-                stop,
-            )
+            (Some(fits.count), fits.together, stop)
         }
     };
     // Where the question is for one, nobody asks what would stop a second.
@@ -133,7 +119,6 @@ fn fill(pod_request: &PodRequest, member: &Member, until_full: bool) -> (Verdict
         fits,
         or_more: until_full && fits.is_some() && stop.is_none(),
         together,
-        by_sum,
         profile: member.report.as_ref().map(|report| report.stored.profile.name()),
         stopped_by: stop.as_ref().map(|stop| stop.what.clone()),
         detail: stop.as_ref().map(|stop| stop.detail.clone()),
@@ -142,7 +127,7 @@ fn fill(pod_request: &PodRequest, member: &Member, until_full: bool) -> (Verdict
 }
 
 /// The columns of the table.
-pub const COLUMNS: [Column<Filled>; 7] = [
+pub const COLUMNS: [Column<Filled>; 6] = [
     column("NODE", |node: &Filled| node.name.clone()).yields(1).shortens(),
     column("FIT", |node: &Filled| match (node.fits, node.or_more) {
         (Some(fits), true) => format!("{fits}+"),
@@ -151,7 +136,6 @@ pub const COLUMNS: [Column<Filled>; 7] = [
     })
     .right(),
     column(TOGETHER, |node: &Filled| number(node.together)).right(),
-    column(BY_SUM, |node: &Filled| number(node.by_sum)).right(),
     column("PROFILE", |node: &Filled| node.profile.unwrap_or_default().to_owned()).wide(),
     column("STOPPED BY", |node: &Filled| {
         node.stopped_by.clone().unwrap_or_default()
@@ -162,9 +146,8 @@ pub const COLUMNS: [Column<Filled>; 7] = [
         .wraps(),
 ];
 
-/// The columns of pods with devices alone.
+/// The column of pods with devices alone.
 const TOGETHER: &str = "TOGETHER";
-const BY_SUM: &str = "BY SUM";
 
 impl Render for Plan {
     fn text(&self, style: TextStyle) -> String {
@@ -193,29 +176,20 @@ impl Render for Plan {
             ),
             ("Fit", fit),
         ];
-        if let (Some(together), Some(by_sum)) = (self.together, self.by_sum) {
-            let words = format!(
-                "{together} with CPUs and devices on the same NUMA nodes; {by_sum} would fit if NUMA nodes did not count"
-            );
-            lines.push(("Together", words));
+        if let Some(together) = self.together {
+            lines.push((
+                "Together",
+                format!("{together} with CPUs and devices on the same NUMA nodes"),
+            ));
         }
         lines.extend(self.assumed.iter().map(|assumed| ("Assumed", assumed.clone())));
         let mut parts = vec![properties(lines, style)];
         let is_shown = |node: &&Filled| style.wide || node.fits.is_some_and(|fits| fits > 0);
-        let shown = self.nodes.iter().filter(is_shown).cloned().collect();
-        let key = |node: &Filled| {
-            let counts = (node.fits, node.or_more, node.together, node.by_sum);
-            (counts, node.stopped_by.clone())
-        };
-        let shown = NodeRows::of(shown, style, |node| &mut node.name, key, |_, _| ());
-        if !shown.rows.is_empty() {
-            let is_shown =
-                |column: &Column<Filled>| self.together.is_some() || ![TOGETHER, BY_SUM].contains(&column.heading());
+        let shown: Vec<Filled> = self.nodes.iter().filter(is_shown).cloned().collect();
+        if !shown.is_empty() {
+            let is_shown = |column: &Column<Filled>| self.together.is_some() || column.heading() != TOGETHER;
             let columns: Vec<Column<Filled>> = COLUMNS.into_iter().filter(is_shown).collect();
-            parts.push(table(&columns, &shown.rows, style));
-        }
-        if style.legend && shown.is_folded {
-            parts.push(prose(rows::FOLDED, style));
+            parts.push(table(&columns, &shown, style));
         }
         parts.push(table_of(&self.stops, "NODES", style));
         parts.retain(|part| !part.is_empty());

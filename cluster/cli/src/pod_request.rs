@@ -10,7 +10,7 @@ use stelia_koordinator::allocator::{AllocationRequest, koordinator};
 use stelia_placement_rules::request::{self, QOS_CLASS};
 
 use crate::cluster::Cluster;
-use crate::objects::{NodeObject, PodKey, PodObject, PodSpec, Status};
+use crate::objects::{AskedPod, NodeObject, PodKey, PodSpec, Status};
 
 /// A pod, and what it requests from the scheduler and from the program that chooses its CPUs.
 #[derive(Debug, Clone, Default)]
@@ -61,8 +61,7 @@ impl PodRequest {
         let mut document = found.document;
         // A manifest may leave the name to the API server.
         document["metadata"]["name"] = Value::String(found.name.clone());
-        let (_, asked) = PodObject::read(&document.to_string())?;
-        let pod_request = Self::of(found.name, &asked, allocation)?;
+        let pod_request = Self::of(found.name, &document.to_string(), allocation)?;
         Ok(Self {
             requirements: found.requirements,
             assumed: found.assumed,
@@ -100,11 +99,11 @@ impl PodRequest {
         self
     }
 
-    /// A pod of the cluster.
+    /// A pod of the cluster, as the API server has it.
     ///
     /// # Errors
     /// It is not understood.
-    pub fn of_cluster(key: &PodKey, pod: &PodObject, allocation: &AllocationRequest) -> Result<Self, String> {
+    pub fn of_cluster(key: &PodKey, pod: &str, allocation: &AllocationRequest) -> Result<Self, String> {
         let (namespace, name) = key;
         let pod_request = Self::of(format!("{namespace}/{name}"), pod, allocation)?;
         Ok(Self {
@@ -113,20 +112,22 @@ impl PodRequest {
         })
     }
 
-    fn of(name: String, asked: &PodObject, given: &AllocationRequest) -> Result<Self, String> {
+    fn of(name: String, pod: &str, given: &AllocationRequest) -> Result<Self, String> {
+        let asked = AskedPod::read(pod)?;
+        let metadata = &asked.metadata;
         let mut allocation = given.clone();
-        allocation.qos = request::qos_class(allocation.qos, asked.labels.get(QOS_CLASS).map(String::as_str));
-        if let Some(text) = asked.annotations.get(koordinator::RESOURCE_SPEC) {
+        allocation.qos = request::qos_class(allocation.qos, metadata.labels.get(QOS_CLASS).map(String::as_str));
+        if let Some(text) = metadata.annotations.get(koordinator::RESOURCE_SPEC) {
             koordinator::add_spec(&mut allocation, text)
                 .map_err(|cause| format!("annotation {}: {cause}", koordinator::RESOURCE_SPEC))?;
         }
         Ok(Self {
             name,
-            requests: asked.requests(),
-            pod: asked.pod.clone()?,
-            spec: asked.spec.clone(),
+            requests: asked.requests,
+            pod: asked.pod,
+            spec: asked.spec,
             allocation,
-            status: asked.status.clone(),
+            status: asked.status,
             ..Self::default()
         }
         .with_uid())

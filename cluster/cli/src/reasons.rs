@@ -6,16 +6,11 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use stelia_table::{Column, TextStyle, column, table};
 
-use crate::cluster::without_domain;
-
 /// Limit of the nodes that are named for a reason.
-pub(crate) const MAX_NAMED_NODES: usize = 3;
-
-/// Limit of the details that are named for a reason, those of the most nodes first.
-const MAX_DETAILS: usize = 2;
+const MAX_NAMED_NODES: usize = 3;
 
 /// Limit of the characters of a detail that stands beside each node's name.
-const MAX_SHORT_DETAIL: usize = 12;
+const MAX_SHORT_DETAIL: usize = 24;
 
 /// The reason of a node that was deleted and whose description is still there.
 pub(crate) const NO_NODE: &str = "its Node does not exist";
@@ -55,12 +50,12 @@ pub struct Group {
     pub nodes: u64,
     /// Some of them, and what the reason is there.
     pub examples: Vec<Example>,
-    /// The nodes by detail, that of the most nodes first.
+    /// Whether it is the same on all of them.
     #[serde(skip)]
-    by_detail: Vec<(String, Vec<String>)>,
+    is_same: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Example {
     pub node: String,
     pub detail: String,
@@ -68,97 +63,56 @@ pub struct Example {
 
 /// The reasons, those of the most nodes first. The examples are nodes with the detail that most nodes have.
 pub fn groups<'a>(reasons: impl IntoIterator<Item = (&'a str, &'a Refusal)>) -> Vec<Group> {
-    let mut found: BTreeMap<&str, BTreeMap<&str, Vec<String>>> = BTreeMap::new();
+    let mut found: BTreeMap<&str, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
     for (node, refusal) in reasons {
         let details = found.entry(&refusal.what).or_default();
-        details.entry(&refusal.detail).or_default().push(node.to_owned());
+        details.entry(&refusal.detail).or_default().push(node);
     }
     let groups = found.into_iter().map(|(reason, details)| {
-        let details = details.into_iter().map(|(detail, nodes)| (detail.to_owned(), nodes));
-        let mut by_detail: Vec<(String, Vec<String>)> = details.collect();
-        by_detail.sort_by_key(|(_, nodes)| (Reverse(nodes.len()), nodes.first().cloned()));
-        let group = Group {
+        let nodes = details.values().map(|nodes| nodes.len() as u64).sum();
+        let is_same = details.len() == 1;
+        let mut details: Vec<(&str, Vec<&str>)> = details.into_iter().collect();
+        details.sort_by_key(|(_, nodes)| (Reverse(nodes.len()), nodes.first().copied()));
+        let examples = details.into_iter().flat_map(|(detail, nodes)| {
+            nodes.into_iter().map(move |node| Example {
+                node: node.to_owned(),
+                detail: detail.to_owned(),
+            })
+        });
+        Group {
             reason: reason.to_owned(),
-            nodes: by_detail.iter().map(|(_, nodes)| nodes.len() as u64).sum(),
-            examples: Vec::new(),
-            by_detail,
-        };
-        let mut examples = group.examples();
-        if group.has_short_details() {
-            examples.sort();
+            nodes,
+            examples: examples.take(MAX_NAMED_NODES).collect(),
+            is_same,
         }
-        examples.truncate(MAX_NAMED_NODES);
-        Group { examples, ..group }
     });
     let mut groups: Vec<Group> = groups.collect();
     groups.sort_by_key(|group| Reverse(group.nodes));
     groups
 }
 
-/// `w-1, w-2, w-3, …`. A single name is not replaced by an ellipsis.
-pub(crate) fn listed<S: AsRef<str>>(names: &[S], most: usize) -> String {
-    let all = names.len();
-    let named = if all > most.saturating_add(1) { most } else { all };
-    let words: Vec<&str> = names.iter().take(named).map(AsRef::as_ref).collect();
-    let more = if named < all { ", …" } else { "" };
+/// `w-1, w-2, w-3, …`: the first of so many names.
+pub(crate) fn listed<S: AsRef<str>>(named: &[S], all: u64) -> String {
+    let words: Vec<&str> = named.iter().map(AsRef::as_ref).collect();
+    let more = if (named.len() as u64) < all { ", …" } else { "" };
     words.join(", ") + more
 }
 
 impl Group {
-    /// Every node with its detail, those with the most frequent detail first.
-    fn examples(&self) -> Vec<Example> {
-        let examples = self.by_detail.iter().flat_map(|(detail, nodes)| {
-            nodes.iter().map(|node| Example {
-                node: node.clone(),
-                detail: detail.clone(),
-            })
-        });
-        examples.collect()
-    }
-
-    /// Whether the details are so short that each stands beside its node, such as `2 of 14`.
-    fn has_short_details(&self) -> bool {
-        let is_short = |detail: &str| (1..=MAX_SHORT_DETAIL).contains(&detail.chars().count());
-        self.by_detail.iter().all(|(detail, _)| is_short(detail))
-    }
-
-    /// The nodes and the detail, or if nodes have different details, these by how many nodes have them: `8: w-1, w-2, w-3, …: kubelet
-    /// stopped; 2: …`.
+    /// Some nodes and the detail; if it is not the same on all, each with its own, such as `w-1 (1 of 2), w-2 (2 of 2), …`, or that of the first
+    /// where details are long.
     pub(crate) fn such_as(&self) -> String {
-        let words = |(detail, nodes): &(String, Vec<String>)| {
-            let names: Vec<&str> = nodes.iter().map(|node| without_domain(node)).collect();
-            match (listed(&names, MAX_NAMED_NODES), detail.as_str()) {
-                (names, "") => names,
-                (names, detail) => format!("{names}: {detail}"),
-            }
-        };
-        let sorted = || {
-            let mut examples = self.examples();
-            examples.sort();
-            examples.into_iter()
-        };
-        match self.by_detail.as_slice() {
-            [] => String::new(),
-            [same] => words(same),
-            _ if self.has_short_details() => {
-                let both = sorted().map(|one| format!("{} ({})", without_domain(&one.node), one.detail));
-                listed(&both.collect::<Vec<_>>(), MAX_NAMED_NODES)
-            }
-            // Each node has its own.
-            [(detail, nodes), ..] if nodes.len() == 1 => {
-                let names = sorted().map(|one| without_domain(&one.node).to_owned());
-                let names = listed(&names.collect::<Vec<_>>(), MAX_NAMED_NODES);
-                format!("{names}; the first of them: {detail}")
-            }
-            several => {
-                let named = several.iter().take(MAX_DETAILS);
-                let mut named: Vec<String> = named
-                    .map(|same| format!("{}: {}", same.1.len(), words(same).trim_end_matches('.')))
-                    .collect();
-                let more: usize = several.iter().skip(MAX_DETAILS).map(|(_, nodes)| nodes.len()).sum();
-                named.extend((more > 0).then(|| format!("{more} others")));
-                named.join("; ")
-            }
+        let is_short = |one: &Example| one.detail.chars().count() <= MAX_SHORT_DETAIL;
+        let has_own = !self.is_same && self.examples.iter().all(is_short);
+        let named = self.examples.iter().map(|one| match one.detail.as_str() {
+            detail if has_own && !detail.is_empty() => format!("{} ({detail})", one.node),
+            _ => one.node.clone(),
+        });
+        let named = listed(&named.collect::<Vec<_>>(), self.nodes);
+        match self.examples.first().map(|first| (first, first.detail.as_str())) {
+            Some((_, detail)) if self.is_same && !detail.is_empty() => format!("{named}: {detail}"),
+            Some((first, detail)) if !self.is_same && !has_own => format!("{named}; {}: {detail}", first.node),
+            _ => named,
         }
     }
 }
@@ -182,10 +136,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn different_details_of_a_reason_are_named_by_how_many_nodes_have_them() {
+    fn a_reason_names_nodes_and_the_detail_once_if_all_have_the_same() {
         let of = |details: &[&str]| {
             let refusals = (1..).zip(details).map(|(number, detail)| {
-                let name = format!("w-{number}.dc1");
+                let name = format!("w-{number}");
                 (name, Refusal::new("not Ready", *detail))
             });
             let refusals: Vec<(String, Refusal)> = refusals.collect();
@@ -195,16 +149,19 @@ mod tests {
         let (rack, other) = ("Kubelet stopped posting", "the network is not ready");
         for (details, expected) in [
             (
-                &[other, rack, rack, rack, rack, rack][..],
-                "5: w-2, w-3, w-4, …: Kubelet stopped posting; 1: w-1: the network is not ready",
+                &[other, rack, rack][..],
+                "w-2 (Kubelet stopped posting), w-3 (Kubelet stopped posting), w-1 (the network is not ready)",
             ),
-            // A single further name is not left out.
-            (&[rack; 4], "w-1, w-2, w-3, w-4: Kubelet stopped posting"),
+            (&[rack; 4], "w-1, w-2, w-3, …: Kubelet stopped posting"),
             (&[""; 5], "w-1, w-2, w-3, …"),
-            (&["2 of 4", "1 of 4"], "w-1 (2 of 4), w-2 (1 of 4)"),
+            (&["", "", "2 of 4"], "w-1, w-2, w-3 (2 of 4)"),
             (
-                &["the checksum is 1", "the checksum is 2", "the checksum is 3"],
-                "w-1, w-2, w-3; the first of them: the checksum is 1",
+                &[
+                    "12 CPUs are wanted, free are 10",
+                    "2 of 4",
+                    "12 CPUs are wanted, free are 8",
+                ],
+                "w-1, w-2, w-3; w-1: 12 CPUs are wanted, free are 10",
             ),
         ] {
             assert_eq!(of(details), expected);

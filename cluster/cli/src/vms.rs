@@ -1,26 +1,21 @@
 //! `vms`: a line a VM, with its node, its state and why it is so.
 
 mod filter;
-mod rows;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::PodCondition;
 use serde::Serialize;
 use stelia_cpus::text::{excerpt, named};
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, table};
 
 use crate::cluster::{Cluster, Member};
-use crate::health::NodeHealth;
 use crate::nodes::age;
-use crate::objects::{PodKey, PodObject, Problem, microseconds};
+use crate::objects::{Condition, PodKey, PodObject, Problem};
 use crate::prose;
 use crate::reasons::NO_NODE;
-pub(crate) use filter::{LAUNCHER, vm_of};
 pub use filter::{Pattern, VmFilter};
-use rows::{Fold, Rows};
 
 named! {
     /// The state of a VM, as its pod's condition has it. The order is that of trouble: what needs attention comes first.
@@ -43,7 +38,7 @@ named! {
 
 impl VmState {
     /// `docs/cluster/publish.md`, "Conditions and events", has the reasons.
-    fn of(isolation: Option<&PodCondition>, is_bound: bool) -> Self {
+    fn of(isolation: Option<&Condition>, is_bound: bool) -> Self {
         match isolation {
             None if is_bound => Self::Unknown,
             None => Self::Pending,
@@ -85,9 +80,6 @@ named! {
 /// The time after its registration within which a VM that floats is starting: after it the publisher writes WaitingTooLong.
 const MAX_START_TIME_US: u64 = 120_000_000;
 
-/// The reason of a VM that floats for longer than that.
-const FLOATING_TOO_LONG: &str = "WaitingTooLong";
-
 /// A VM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Vm {
@@ -105,12 +97,6 @@ pub struct Vm {
     /// Whether it floats for no longer than a start takes.
     #[serde(skip)]
     is_starting: bool,
-    /// What its row has instead of its name, where it stands for several VMs.
-    #[serde(skip)]
-    label: Option<String>,
-    /// The same instead of its node.
-    #[serde(skip)]
-    nodes: Option<String>,
     #[serde(skip)]
     old: Option<&'static str>,
     #[serde(skip)]
@@ -124,15 +110,6 @@ pub struct Vms {
     /// How many of them are in which state; states without a VM are left out.
     pub states: Vec<StateCount>,
     pub problems: Vec<Problem>,
-    /// Whether VMs were asked for by name.
-    #[serde(skip)]
-    is_named: bool,
-    /// Whether an order or states were asked for, so that each VM has a row, except those of which nothing is known.
-    #[serde(skip)]
-    is_listed: bool,
-    /// How many VMs the nodes count as degraded beyond those whose state is degraded here.
-    #[serde(skip)]
-    degraded_besides: u64,
 }
 
 /// How many VMs are in a state.
@@ -144,14 +121,10 @@ pub struct StateCount {
 
 /// The columns of the table.
 pub const COLUMNS: [Column<Vm>; 7] = [
-    column("VM", |vm: &Vm| vm.label.clone().unwrap_or_else(|| vm.name()))
-        .yields(1)
+    column("VM", Vm::name).yields(1).shortens(),
+    column("NODE", |vm: &Vm| vm.node.clone().unwrap_or_default())
+        .yields(2)
         .shortens(),
-    column("NODE", |vm: &Vm| {
-        vm.nodes.clone().or_else(|| vm.node.clone()).unwrap_or_default()
-    })
-    .yields(2)
-    .shortens(),
     column("STATE", |vm: &Vm| vm.state.name().to_owned()).means(|vm| vm.state.meaning()),
     column("SINCE", |vm: &Vm| vm.age.clone().unwrap_or_default()).right(),
     column("UID", |vm: &Vm| vm.pod_uid.clone()).wide().yields(3),
@@ -159,7 +132,7 @@ pub const COLUMNS: [Column<Vm>; 7] = [
         .wide()
         .wraps(),
     column("REASON", |vm: &Vm| {
-        let reasons = vm.reason.as_deref().into_iter().chain(vm.old);
+        let reasons = vm.cause().into_iter().chain(vm.old);
         reasons.collect::<Vec<_>>().join("; ")
     })
     .wraps()
@@ -176,21 +149,34 @@ impl Vm {
         }
     }
 
+    /// Why it is in its state, if the state does not say it.
+    fn cause(&self) -> Option<&str> {
+        let reason = self.reason.as_deref();
+        if !reason.is_some_and(|reason| reason.eq_ignore_ascii_case(self.state.name())) {
+            return reason;
+        }
+        match self.state {
+            VmState::Isolated => None,
+            VmState::Waiting if self.is_starting => Some("starting"),
+            _ => self.message.as_deref().or(reason),
+        }
+    }
+
     /// `old`: why what the node published last may not be so any more.
     fn of(
         key: PodKey,
         uid: &str,
         node: Option<&str>,
-        condition: Option<&PodCondition>,
+        condition: Option<&Condition>,
         old: Option<&'static str>,
         now_us: u64,
     ) -> Self {
         let (pod_namespace, pod_name) = key;
-        let text = |of: fn(&PodCondition) -> &Option<String>| {
+        let text = |of: fn(&Condition) -> &Option<String>| {
             let text = condition.and_then(|condition| of(condition).as_deref());
             text.filter(|text| !text.is_empty()).map(|text| excerpt::cause(&text))
         };
-        let since_us = condition.and_then(|condition| microseconds(condition.last_transition_time.as_ref()?));
+        let since_us = condition.and_then(Condition::since_us);
         let is_new = since_us.is_some_and(|since| now_us.saturating_sub(since) <= MAX_START_TIME_US);
         let is_waiting = condition.is_some_and(|condition| condition.reason.as_deref() == Some("Waiting"));
         Self {
@@ -198,8 +184,6 @@ impl Vm {
             pod_name,
             pod_uid: uid.to_owned(),
             is_old: old.is_some(),
-            label: None,
-            nodes: None,
             old,
             node: node.map(str::to_owned),
             state: VmState::of(condition, node.is_some()),
@@ -227,14 +211,21 @@ fn outdated(member: &Member) -> Option<&'static str> {
 /// count too, and without Nodes and objects the pod says where it is.
 fn all(cluster: &Cluster, on_all: bool, now_us: u64) -> Vec<Vm> {
     let members: BTreeMap<&str, &Member> = cluster.members.iter().map(|member| (&*member.name, member)).collect();
-    let is_vm = |pod: &PodObject| !pod.has_ended() && (pod.has_vm_resource || pod.isolation.is_some());
+    let is_vm = |pod: &PodObject| !pod.has_ended && (pod.has_vm_resource || pod.isolation.is_some());
     let pods = || cluster.pods.iter().filter(|(_, pod)| is_vm(pod));
     let known: BTreeSet<&str> = pods().map(|(_, pod)| pod.uid.as_str()).collect();
     let of_pods = pods().filter_map(|(key, pod)| {
-        let member = pod.node().and_then(|node| members.get(node));
+        let member = pod.node.as_deref().and_then(|node| members.get(node));
         (on_all || member.is_some()).then(|| {
             let old = member.and_then(|member| outdated(member));
-            Vm::of(key.clone(), &pod.uid, pod.node(), pod.isolation.as_deref(), old, now_us)
+            Vm::of(
+                key.clone(),
+                &pod.uid,
+                pod.node.as_deref(),
+                pod.isolation.as_deref(),
+                old,
+                now_us,
+            )
         })
     });
     let of_objects = cluster.members.iter().flat_map(|member| {
@@ -258,13 +249,8 @@ fn all(cluster: &Cluster, on_all: bool, now_us: u64) -> Vec<Vm> {
 impl Vms {
     /// Those of the cluster's nodes that the filter lets through. `on_all`: no nodes were chosen.
     pub fn of(cluster: &Cluster, filter: &VmFilter, order: VmOrder, on_all: bool, now_us: u64) -> Self {
-        let all = all(cluster, on_all, now_us);
-        let degraded_besides = if filter.hides_degraded() {
-            0
-        } else {
-            degraded_besides(cluster, &all)
-        };
-        let mut vms: Vec<Vm> = all.into_iter().filter(|vm| filter.lets_through(vm)).collect();
+        let all = all(cluster, on_all, now_us).into_iter();
+        let mut vms: Vec<Vm> = all.filter(|vm| filter.lets_through(vm)).collect();
         let mut states: BTreeMap<VmState, u64> = BTreeMap::new();
         for vm in &vms {
             *states.entry(vm.state).or_default() += 1;
@@ -275,31 +261,8 @@ impl Vms {
             vms,
             states: states.collect(),
             problems: cluster.problems.stored().to_vec(),
-            is_named: !filter.patterns.is_empty(),
-            is_listed: order != VmOrder::Trouble || !filter.states.is_empty(),
-            degraded_besides,
         }
     }
-
-    /// What the difference is to the VMs that `health` calls degraded.
-    fn about_degraded(&self) -> Option<String> {
-        (self.degraded_besides > 0).then(|| {
-            let vms = counted(self.degraded_besides, if self.vms.is_empty() { "VM" } else { "more VM" });
-            format!(
-                "The nodes report {vms} with a reason of degradation (stelia-cluster health). Here a VM is degraded only if, by its condition, others may run on its CPUs or its threads elsewhere."
-            )
-        })
-    }
-}
-
-/// How many VMs the nodes count as degraded beyond those in the state degraded: the condition of a VM says whether others are kept off its
-/// CPUs, which most reasons of degradation do not affect.
-fn degraded_besides(cluster: &Cluster, vms: &[Vm]) -> u64 {
-    let health = cluster.members.iter();
-    let health = health.filter_map(|member| NodeHealth::of(member)?.vms);
-    let published = health.map(|vms| vms.degraded).fold(0, u64::saturating_add);
-    let shown = vms.iter().filter(|vm| vm.state == VmState::Degraded).count() as u64;
-    published.saturating_sub(shown)
 }
 
 fn sort(vms: &mut [Vm], order: VmOrder) {
@@ -327,18 +290,10 @@ fn sort(vms: &mut [Vm], order: VmOrder) {
 
 impl Render for Vms {
     fn text(&self, style: TextStyle) -> String {
-        let about_degraded = self.about_degraded().filter(|_| style.legend);
         if self.vms.is_empty() {
-            let about_degraded = about_degraded.map(|note| prose(&note, style));
-            return "No VMs.\n".to_owned() + &about_degraded.unwrap_or_default();
+            return "No VMs.\n".to_owned();
         }
-        let fold = match (self.is_named, self.is_listed) {
-            (true, _) => Fold::Nothing,
-            (false, true) => Fold::Unknown,
-            (false, false) => Fold::Alike,
-        };
-        let rows = Rows::of(&self.vms, style, fold);
-        let table = table(&COLUMNS, &rows.vms, style);
+        let table = table(&COLUMNS, &self.vms, style);
         if !style.legend {
             return table;
         }
@@ -354,27 +309,10 @@ impl Render for Vms {
         let vms = counted(self.vms.len() as u64, "VM");
         let nodes = counted(nodes.len() as u64, "node");
         let totals = prose(&format!("{vms} on {nodes}: {}.", states.join(", ")), style);
-        let mut notes = Vec::new();
+        let mut parts = vec![totals, table];
         if self.states.iter().any(|count| count.state == VmState::Unknown) {
-            notes.push(
-                "unknown: the pod has exclusive CPUs or requests a VM, and has no condition stelia.io/isolated, which stelia-publish --pod-conditions=all writes."
-                    .to_owned(),
-            );
+            parts.push(prose("unknown: the pod has exclusive CPUs or requests a VM, and has no condition stelia.io/isolated, which stelia-publish --pod-conditions=all writes.", style));
         }
-        let is_too_long = |vm: &Vm| vm.reason.as_deref() == Some(FLOATING_TOO_LONG);
-        if style.width.is_some() && self.vms.iter().any(is_too_long) {
-            notes.push(format!(
-                "{FLOATING_TOO_LONG}: no CPUs of its own more than 120 s after the registration. On the VM's node steliactl why says why."
-            ));
-        }
-        notes.extend(about_degraded);
-        if rows.is_folded {
-            notes.push("-o wide lists each VM.".to_owned());
-        }
-        notes.extend(rows.left_out);
-        let notes: String = notes.iter().map(|note| prose(note, style)).collect();
-        let mut parts = vec![totals, table, notes];
-        parts.retain(|part| !part.is_empty());
         parts.join("\n")
     }
 

@@ -9,7 +9,7 @@ use stelia_api::VM_RESOURCE;
 use stelia_node_plan::planned_nodes;
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, properties, table};
 
-use crate::cluster::{Cluster, Member, called, each};
+use crate::cluster::{Cluster, Member, each};
 use crate::objects::{Problem, own_cpus};
 use crate::pod_request::PodRequest;
 use crate::prose;
@@ -229,7 +229,7 @@ impl Render for WhyAnswer {
         if !texts.is_empty() {
             lines.push(("Message", texts.join(": ")));
         }
-        lines.push(("Room", self.room_in_words(style)));
+        lines.push(("Room", self.room_in_words()));
         if let Some(together) = self.together {
             let words = format!(
                 "on {together} of these {}, CPUs and devices would be on the same NUMA nodes",
@@ -245,12 +245,7 @@ impl Render for WhyAnswer {
             parts.push(table_of(&self.reasons, "NODES", style));
             parts.push(table_of(&self.apart, "NODES", style));
         }
-        parts.push(
-            self.closest
-                .iter()
-                .map(|one| prose(&one.in_words(style), style))
-                .collect(),
-        );
+        parts.push(self.closest.iter().map(|one| prose(&one.in_words(), style)).collect());
         parts.retain(|part| !part.is_empty());
         parts.join("\n")
     }
@@ -266,12 +261,12 @@ impl Render for WhyAnswer {
 }
 
 impl WhyAnswer {
-    fn room_in_words(&self, style: TextStyle) -> String {
+    fn room_in_words(&self) -> String {
         let mut words = format!("on {} of {} nodes", self.room, self.asked);
         let names = self.names();
         if !names.is_empty() {
-            let names: Vec<&str> = names.iter().map(|name| called(name, style)).collect();
-            words += &format!(": {}", listed(&names, MAX_NAMED_NODES));
+            let named = names.get(..MAX_NAMED_NODES).unwrap_or(&names);
+            words += &format!(": {}", listed(named, self.room));
         }
         if self.unknown > 0 {
             words += &format!("; {} cannot tell", self.unknown);

@@ -146,14 +146,21 @@ fn is_excepted(no_proxy: &str, host: &str, port: u16) -> bool {
         (!is_itself && !is_other_port).then(|| canonical(below.unwrap_or(name)))
     };
     let names: Vec<String> = no_proxy.split(',').map(str::trim).filter_map(selects).collect();
-    let authority = if host.contains(':') { format!("[{host}]") } else { host };
+    let authority = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host.clone()
+    };
     let server = Uri::builder()
         .scheme("http")
         .authority(authority)
         .path_and_query("/")
         .build();
     let matcher = Matcher::builder().all("http://proxy").no(names.join(",")).build();
-    names.iter().any(|name| name == "*") || server.is_ok_and(|server| matcher.intercept(&server).is_none())
+    // Of an address, too, which the matcher compares with no name.
+    let is_end = |name: &String| !name.is_empty() && host.ends_with(&format!(".{name}"));
+    names.iter().any(|name| name == "*" || is_end(name))
+        || server.is_ok_and(|server| matcher.intercept(&server).is_none())
 }
 
 /// A name in small letters, or an address as every other spelling of it is written.
@@ -244,6 +251,10 @@ mod tests {
             ("10.0.0.1:6443", "https://10.0.0.1:6443", true),
             ("10.0.0.1:6443", "https://10.0.0.1", false),
             ("10.0.0.1", "https://10.0.0.11", false),
+            (".1.5", "https://10.0.1.5", true),
+            ("0.1", "https://10.0.0.1", true),
+            ("5", "https://10.0.1.15", false),
+            (".", "https://k8s.corp", false),
             ("fd00::/8", "https://[fd12::1]:6443", true),
             ("::/0", "https://[fd12::1]", true),
             ("[fd12::1]:6443", "https://[fd12::1]:6443", true),

@@ -11,7 +11,6 @@ use stelia_node_plan::hints::{self, by_node, free_words};
 use stelia_node_plan::planned_nodes::{NodesVerdict, PlannedNodes};
 
 use super::Chooser;
-use crate::objects::own_cpus;
 use crate::pod_request::PodRequest;
 use crate::reasons::Refusal;
 
@@ -51,20 +50,13 @@ impl Chooser {
         })
     }
 
-    /// How many pods fit by the sums of CPUs and devices, wherever they are; `None` for a pod without devices whose NUMA nodes are published.
-    pub fn by_sum(&self, pod_request: &PodRequest) -> Option<u64> {
-        let subject = match self {
-            Self::Kubelet(subject) => subject.as_ref().clone(),
-            Self::Steliad(both) => devices_of(&both.0, pod_request)?,
-            Self::Amounts(_) | Self::Nobody(_) => return None,
-        };
-        let state = &subject.node.state().devices;
-        let by_devices = asked_devices(&subject.node, pod_request)
-            .map(|(resource, count)| state.available(resource).len() as u64 / count)
-            .min()?;
-        let cpus = self.free().map_or(0, |free| free.len() as u64);
-        let by_cpus = cpus.checked_div(own_cpus(&pod_request.pod));
-        Some(by_cpus.map_or(by_devices, |by_cpus| by_cpus.min(by_devices)))
+    /// Whether the pod requests devices whose NUMA nodes are published.
+    pub fn has_asked_devices(&self, pod_request: &PodRequest) -> bool {
+        match self {
+            Self::Kubelet(subject) => asked_devices(&subject.node, pod_request).next().is_some(),
+            Self::Steliad(both) => devices_of(&both.0, pod_request).is_some(),
+            Self::Amounts(_) | Self::Nobody(_) => false,
+        }
     }
 }
 

@@ -96,8 +96,8 @@ pub enum Command {
         #[arg(value_name = "NODE")]
         names: Vec<String>,
         /// Show only nodes in these states, separated by commas
-        #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = words(nodes::STATES, known_state))]
-        states: Vec<&'static str>,
+        #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = words(health::NodeState::NAMES, health::NodeState::parse))]
+        states: Vec<health::NodeState>,
         /// Order of the lines. Default: trouble on a terminal, otherwise name
         #[arg(long, value_name = "ORDER", value_parser = words(nodes::NodeOrder::NAMES, nodes::NodeOrder::parse))]
         sort: Option<nodes::NodeOrder>,
@@ -169,8 +169,7 @@ pub enum Command {
     ///
     /// Adds up the accounts of all pods that are the VM, on all nodes: after a restart or a live migration it is another pod. Prints what
     /// is missing: rings that were changed, that end too early or of which older entries were removed, times without readings, and days
-    /// on which no ring has the VM. A ring with a fault is not counted. Copies of one ring are joined. Needs
-    /// no cluster.
+    /// on which no ring has the VM. A ring with a fault is not counted. Needs no cluster.
     Ledger {
         /// The copied ring of a node (/var/lib/stelia/ledger), or a folder with one folder for each node. NODE is the folder's name if it
         /// is not given
@@ -221,10 +220,6 @@ fn public_key(text: &str) -> Result<ledger::NodeKey, String> {
     let parts = text.split_at_checked(text.len().saturating_sub(LENGTH));
     let wrong = || format!("{text} is not a key: expected what steliactl ledger key prints");
     parts.and_then(parse).ok_or_else(wrong)
-}
-
-fn known_state(name: &str) -> Option<&'static str> {
-    nodes::STATES.into_iter().find(|state| *state == name)
 }
 
 /// Which nodes.

@@ -63,7 +63,7 @@ impl NodeState {
         !matches!(self, Self::Pinned | Self::Ok)
     }
 
-    pub(super) fn meaning(self) -> Meaning {
+    pub(crate) fn meaning(self) -> Meaning {
         match self {
             Self::Ok => Meaning::Good,
             Self::Degraded | Self::Waiting | Self::LeftBehind | Self::Pinned => Meaning::Attention,
@@ -145,19 +145,6 @@ impl NodeHealth {
     /// Whether its VMs belong to the sums and are not published.
     pub(super) fn has_unknown_vms(&self) -> bool {
         self.vms.is_none() && self.health != NodeState::LeftBehind
-    }
-
-    /// What the table shows beside the name and the number of VMs, without `-o wide`.
-    pub(super) fn shown(&self) -> (NodeState, Option<String>, String) {
-        (self.health, self.version.clone(), self.reason())
-    }
-
-    /// Adds the VMs of a node that has no row of its own.
-    pub(super) fn add_vms(&mut self, other: &Self) {
-        match (&mut self.vms, &other.vms) {
-            (Some(own), Some(other)) => own.add(other),
-            (own, other) => *own = own.take().or_else(|| other.clone()),
-        }
     }
 
     /// How many VMs are in a state, as a cell.

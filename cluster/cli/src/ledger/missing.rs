@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stelia_cpus::text::named;
 use stelia_table::{counted, printable};
 
 use super::{Ledger, ReadRing, clock, hours};
@@ -11,46 +12,23 @@ use crate::reasons::Refusal;
 /// which a node with a ring of the usual size writes readings of all VMs.
 const MAX_SILENCE_US: u64 = 3 * 3_600_000_000;
 
-/// What a note is about, in the order in which notes are printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum NoteKind {
-    DaysWithout,
-    NotCounted,
-    NoEntry,
-    CutOff,
-    Between,
-    /// Old entries have left the ring.
-    BeginsLate,
-    NoReadings,
-    /// Two rings have a pod, and the one that is not counted has more times.
-    Repeated,
-    /// The ring of a node that has the VM ends before the period does.
-    EndsEarly,
-    /// The ring of another node does.
-    OtherEndsEarly,
-    /// Two rings have a pod, and nothing is missing.
-    CountedOnce,
-}
-
-impl NoteKind {
-    fn reason(self) -> &'static str {
-        match self {
-            Self::DaysWithout => "no ring has the VM: it did not run, or the ring of its node was not given",
-            Self::NotCounted => "its ring is not counted",
-            Self::NoEntry => "its ring has no entry",
-            Self::CutOff => "the last line of its ring is incomplete and not counted: copy it again",
-            Self::Between => "entries are in no copy of its ring",
-            Self::BeginsLate => "older entries have left its ring",
-            Self::NoReadings => "CPU hours have no readings",
-            Self::Repeated => {
-                "its pod is in the ring of another node at the same times and counted there; other times are missing"
-            }
-            Self::EndsEarly => "its ring ends before the period: copy it again, unless no VM has run there since",
-            Self::OtherEndsEarly => {
-                "its ring, without the VM, ends before the period: copy it again, unless no VM has run there since"
-            }
-            Self::CountedOnce => "its pod is in the ring of another node at the same times and counted there",
-        }
+named! {
+    /// What a note is about, in the order in which notes are printed.
+    #[derive(PartialOrd, Ord)]
+    pub(super) enum NoteKind {
+        DaysWithout = "no ring has the VM: it did not run, or the ring of its node was not given",
+        NotCounted = "its ring is not counted",
+        NoEntry = "its ring has no entry",
+        CutOff = "the last line of its ring is incomplete and not counted: copy it again",
+        Between = "entries are in no copy of its ring",
+        BeginsLate = "older entries have left its ring",
+        NoReadings = "CPU hours have no readings",
+        Repeated = "its pod is in another ring at the same times and counted there; other times are missing",
+        /// The ring of a node that has the VM.
+        EndsEarly = "its ring ends before the period: copy it again, unless no VM has run there since",
+        OtherEndsEarly = "its ring, without the VM, ends before the period: copy it again, unless no VM has run there since",
+        /// Nothing is missing.
+        CountedOnce = "its pod is in another ring at the same times and counted there",
     }
 }
 
@@ -68,7 +46,7 @@ impl Note {
         Self {
             kind,
             place,
-            reason: Refusal::new(kind.reason(), detail),
+            reason: Refusal::new(kind.name(), detail),
         }
     }
 
@@ -81,14 +59,6 @@ impl Note {
         match detail.as_str() {
             "" => format!("{}: {what}", self.place),
             detail => format!("{}: {what}: {detail}", self.place),
-        }
-    }
-
-    /// A line of text.
-    pub(super) fn in_words(&self) -> String {
-        match self.kind {
-            NoteKind::CountedOnce => format!("Counted once: {}", self.sentence()),
-            _ => format!("Missing: {}", self.sentence()),
         }
     }
 }

@@ -1,7 +1,5 @@
 //! `ledger`: the accounts of a VM in the copied ledgers of several nodes, merged into one, with what is missing.
 
-mod absent;
-mod join;
 mod missing;
 mod rings;
 #[cfg(test)]
@@ -16,12 +14,9 @@ use stelia_ledger::account::{
 use stelia_ledger::day::{DAY_US, day};
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, printable, properties, table};
 
-use crate::prose;
-use crate::reasons::{groups, table_of};
-use crate::rows::short_names;
+use crate::reasons::{Refusal, groups, table_of};
 use crate::vms::Pattern;
-pub use absent::absent;
-pub use rings::{NodeKey, ReadRing, RingCopy, of_argument, read};
+pub use rings::{NodeKey, ReadRing, RingCopy, of_argument};
 
 /// The account of a VM, merged.
 #[derive(Debug, Clone, Serialize)]
@@ -179,6 +174,41 @@ pub fn ambiguous(rings: &[ReadRing], patterns: &[Pattern]) -> Option<String> {
     })
 }
 
+/// Limit of the causes that are named.
+const MAX_CAUSES: usize = 3;
+
+/// That no ring has a VM in a period, and why rings are not counted: the VM may be in those.
+pub fn absent(rings: &[ReadRing], period: (u64, u64)) -> String {
+    let problems = rings.iter().filter_map(|ring| {
+        let place = format!("{} ({})", ring.node, ring.directory.display());
+        Some((place, Refusal::new(ring.problem.clone()?, "")))
+    });
+    let problems: Vec<(String, Refusal)> = problems.collect();
+    let causes = groups(problems.iter().map(|(place, problem)| (place.as_str(), problem)));
+    let mut text = match causes.as_slice() {
+        [] => "no ring has such a VM".to_owned(),
+        _ => "no counted ring has such a VM".to_owned(),
+    };
+    if period != (0, u64::MAX) {
+        text += &format!(" {}", in_words(period));
+    }
+    let named = causes.iter().take(MAX_CAUSES);
+    text.extend(named.map(|cause| format!("; {}: {}", cause.such_as(), cause.reason)));
+    let more: u64 = causes.iter().skip(MAX_CAUSES).map(|cause| cause.nodes).sum();
+    if more > 0 {
+        text += &format!("; {} not counted for other causes", counted(more, "more ring"));
+    }
+    text
+}
+
+/// `2026-10-01 00:00 to 2026-11-01 00:00 (UTC)`.
+fn in_words((since_us, until_us): (u64, u64)) -> String {
+    match (since_us, until_us) {
+        (0, until) => format!("until {} (UTC)", clock(until)),
+        (since, until) => format!("from {} to {} (UTC)", clock(since), clock(until)),
+    }
+}
+
 impl Ledger {
     /// The account of the VMs that a pattern fits. `now_us` bounds a period that has not ended.
     pub fn of(rings: Vec<ReadRing>, patterns: &[Pattern], (since_us, until_us): (u64, u64), now_us: u64) -> Self {
@@ -187,8 +217,9 @@ impl Ledger {
             let parts = fitting.map(|account| NodeAccount {
                 node: ring.node.clone(),
                 directory: ring.directory.display().to_string(),
-                from_us: ring.from_us,
-                until_us: ring.until_us,
+                // The realtime clock may have been set back.
+                from_us: ring.verdict.first_us.min(ring.verdict.last_us),
+                until_us: ring.verdict.last_us.max(ring.verdict.first_us),
                 account: account.clone(),
             });
             parts.collect::<Vec<_>>()
@@ -212,13 +243,6 @@ impl Ledger {
         ledger.missing = missing::sentences(&ledger);
         ledger
     }
-
-    fn period(&self) -> String {
-        match self.since_us {
-            0 => format!("until {} (UTC)", clock(self.until_us)),
-            since => format!("{} to {} (UTC)", clock(since), clock(self.until_us)),
-        }
-    }
 }
 
 impl Render for Ledger {
@@ -227,7 +251,7 @@ impl Render for Ledger {
         let pods: BTreeSet<&str> = self.parts.iter().map(|part| part.pod_uid.as_str()).collect();
         let delay_ms = self.totals.delay_ns / 1_000_000;
         let lines = [
-            ("Period", self.period()),
+            ("Period", in_words((self.since_us, self.until_us))),
             (
                 "Pods",
                 format!("{} on {}", pods.len(), counted(nodes.len() as u64, "node")),
@@ -250,22 +274,13 @@ impl Render for Ledger {
             ("Other devices", grouped(total(&self.totals.devices))),
             ("Lost at most", format!("{}.{:03} s", delay_ms / 1000, delay_ms % 1000)),
         ];
-        let mut rows = self.parts.clone();
-        let names = rows.iter_mut().map(|part| (Some(&mut part.node), &mut part.pod));
-        let left_out = (style.width.is_some() && !style.wide).then(|| short_names(names.collect()));
-        let mut parts = vec![properties(lines, style), table(&COLUMNS, &rows, style)];
-        parts.extend(left_out.flatten().map(|left_out| prose(&left_out, style)));
+        let mut parts = vec![properties(lines, style), table(&COLUMNS, &self.parts, style)];
         if style.wide {
             parts.push(table(&DAYS, &self.days, style));
         }
         let notes = missing::notes(self);
-        if style.width.is_some() && !style.wide {
-            let reasons = notes.iter().map(|note| (note.place.as_str(), &note.reason));
-            parts.push(table_of(&groups(reasons), "RINGS", style));
-        } else {
-            // What reads a pipe gets each.
-            parts.push(notes.iter().map(|note| prose(&note.in_words(), style)).collect());
-        }
+        let reasons = notes.iter().map(|note| (note.place.as_str(), &note.reason));
+        parts.push(table_of(&groups(reasons), "RINGS", style));
         parts.retain(|part| !part.is_empty());
         parts.join("\n")
     }

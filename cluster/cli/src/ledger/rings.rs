@@ -4,13 +4,11 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
-use stelia_ledger::account::Account;
-use stelia_ledger::ring::MAX_LINE_BYTES;
+use serde::{Serialize, Serializer};
+use stelia_ledger::account::{Account, accounts};
 use stelia_ledger::ring::verify::{Ring, verify};
-use stelia_ledger::verdict::{Fault, Verdict};
-
-use super::join;
+use stelia_ledger::ring::{MAX_LINE_BYTES, read};
+use stelia_ledger::verdict::Verdict;
 
 /// The ending of a ring's files.
 const SEGMENT: &str = "ledger";
@@ -28,22 +26,34 @@ pub struct RingCopy {
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct ReadRing {
     pub node: String,
+    #[serde(serialize_with = "as_text")]
     pub directory: PathBuf,
-    #[serde(flatten)]
+    #[serde(flatten, serialize_with = "first_and_last")]
     pub verdict: Verdict,
     /// Whether the last line is incomplete, as in a copy that was made while the daemon wrote. It is not counted; the lines before it are.
     pub is_cut_off: bool,
-    /// Those of all VMs; empty of a ring that has a fault, of which no account is made, and of a copy whose entries are in the accounts of
-    /// another one.
+    /// Those of all VMs; empty of a ring that has a fault, of which no account is made.
     #[serde(skip)]
     pub accounts: Vec<Account>,
-    /// The earliest and the latest time of the entries in the accounts.
-    #[serde(skip)]
-    pub from_us: u64,
-    #[serde(skip)]
-    pub until_us: u64,
     /// Why the ring is not counted.
     pub problem: Option<String>,
+}
+
+/// A path that is not UTF-8 is shown, too.
+fn as_text<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&path.display())
+}
+
+/// Of a verdict what says which entries there are. Whose ring it is, and what is wrong with it, may be a stranger's text of any length.
+fn first_and_last<S: Serializer>(verdict: &Verdict, to: S) -> Result<S::Ok, S::Error> {
+    let members = [
+        ("first_seq", verdict.first_seq),
+        ("first_us", verdict.first_us),
+        ("last_seq", verdict.last_seq),
+        ("last_us", verdict.last_us),
+        ("vouched_seq", verdict.vouched_seq),
+    ];
+    to.collect_map(members)
 }
 
 /// The rings that an argument names: `NODE=DIR`; or `DIR`, the copied folder of a node, or a folder with one such folder for each node.
@@ -198,14 +208,29 @@ pub struct NodeKey {
     pub key: String,
 }
 
-/// Checks and reads copied rings. Copies of one ring are read as one. With keys, a day's head that none of the node's signed is a fault: a ring that is passed off
-/// as another node's, too, if the keys have nodes.
-pub fn read(copies: &[RingCopy], (since_us, until_us): (u64, u64), keys: &[NodeKey]) -> Vec<ReadRing> {
-    let checked = copies.iter().map(|copy| copy.check(keys));
-    join::with_accounts(checked.collect(), since_us, until_us)
-}
-
 impl RingCopy {
+    /// Checks the copy, and makes the accounts of a period. With keys, a day's head that none of the node's signed is a fault: a ring that is
+    /// passed off as another node's, too, if the keys have nodes.
+    pub fn read(&self, (since_us, until_us): (u64, u64), keys: &[NodeKey]) -> ReadRing {
+        let mut ring = self.check(keys);
+        if ring.problem.is_some() {
+            return ring;
+        }
+        let entries = match read::entries(&self.directory, Some(since_us)) {
+            Ok(entries) => entries,
+            Err(cause) => {
+                ring.problem = Some(cause.to_string());
+                return ring;
+            }
+        };
+        let good = entries.map_while(|next| next.map_err(|fault| ring.problem = Some(fault.to_string())).ok());
+        let made = accounts(good, since_us, until_us, None);
+        if ring.problem.is_none() {
+            ring.accounts = made.into_values().collect();
+        }
+        ring
+    }
+
     /// Checks every line of the copy. No account is made yet.
     fn check(&self, keys: &[NodeKey]) -> ReadRing {
         let mut ring = ReadRing {
@@ -241,16 +266,12 @@ impl RingCopy {
         // An incomplete last line is a fault; if it is the only one, the lines before it are good.
         ring.is_cut_off = is_cut_off && ring.verdict.faults.len() == 1 && ring.verdict.entries > 0;
         if let Some(fault) = ring.verdict.faults.first().filter(|_| !ring.is_cut_off) {
-            ring.problem = Some(in_words(fault, ring.verdict.faults.len()));
+            let more = match ring.verdict.faults.len() {
+                0 | 1 => String::new(),
+                count => format!(" (and {} more)", count - 1),
+            };
+            ring.problem = Some(format!("{fault}{more}"));
         }
         ring
     }
-}
-
-pub(super) fn in_words(fault: &Fault, count: usize) -> String {
-    let more = match count {
-        0 | 1 => String::new(),
-        count => format!(" (and {} more)", count - 1),
-    };
-    format!("{fault}{more}")
 }

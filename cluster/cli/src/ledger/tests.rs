@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use serde_json::json;
@@ -58,7 +59,7 @@ fn read(argument: &Path) -> Vec<ReadRing> {
 fn read_all(arguments: &[&Path]) -> Vec<ReadRing> {
     let of = |argument: &&Path| of_argument(argument.to_str().unwrap()).unwrap();
     let copies: Vec<RingCopy> = arguments.iter().flat_map(of).collect();
-    rings::read(&copies, october(), &[])
+    copies.iter().map(|copy| copy.read(october(), &[])).collect()
 }
 
 /// The copied rings of two nodes, on which a VM was one after the other, and another VM.
@@ -94,8 +95,8 @@ fn the_pods_of_a_vm_on_two_nodes_are_one_account() {
         copies.path().join("n1/ledger").display()
     );
     assert!(has(&ledger, &n1), "{:?}", ledger.missing);
+    assert!(text.contains("no ring has the VM"), "{text}");
     // It comes before rings that end early.
-    assert!(text.contains("Missing: 2026-10-02: no ring has the VM"), "{text}");
     assert!(has(&ledger, "2026-10-02: ") && ledger.missing[0].starts_with("2026-10-02: "));
     assert!(account(&rings, "nobody", period, u64::MAX).is_none());
 }
@@ -246,11 +247,11 @@ fn copies_of_one_nodes_ring_are_added_where_their_times_differ() {
         );
         assert_eq!(ledger.missing, [between]);
     }
-    // The third has the entries of the second.
+    // The third has the entries of the second, which is counted once.
     let ledger = of(&["a", "b", "c"]);
     assert_eq!((ledger.covered_us, ledger.rings.len()), (2 * MINUTE, 3));
     assert!(
-        ledger.repeated.is_empty() && ledger.missing.len() == 1,
+        ledger.repeated.len() == 1 && ledger.missing.len() == 1,
         "{:?}",
         ledger.missing
     );
@@ -259,7 +260,7 @@ fn copies_of_one_nodes_ring_are_added_where_their_times_differ() {
     let ledger = of(&["b", "d"]);
     assert_eq!((ledger.covered_us, ledger.repeated.len()), (MINUTE, 1));
     let same = format!(
-        "n1 ({}): its pod is in the ring of another node at the same times and counted there; other times are missing: \
+        "n1 ({}): its pod is in another ring at the same times and counted there; other times are missing: \
          pod aaa of n1 ({})",
         path("d/n1").display(),
         path("b/n1").display()
@@ -282,98 +283,7 @@ fn a_pod_that_two_rings_have_with_the_same_times_is_counted_once_and_nothing_is_
         ledger.missing
     );
     let text = ledger.text(TextStyle::from(true));
-    assert!(text.contains("\nCounted once: n2 ("), "{text}");
-    assert!(!text.contains("missing") && !text.contains("Missing"), "{text}");
-}
-
-/// The ring of a node with a VM that is read every hour of four days, in segments of about ten entries. During each hour another task ran.
-fn long_ring(folder: &Path) -> Vec<std::path::PathBuf> {
-    let limits = Limits {
-        bytes: 1 << 20,
-        segment_bytes: 2000,
-    };
-    fs::create_dir_all(folder).unwrap();
-    let (mut ring, _) = Writer::open(folder, limits).unwrap();
-    for hour in 0..96 {
-        let opened = json!([{"event": "boot", "id": "b"}, {"event": "opened", "seat": 1, "vm": "aaa", "name": "team-a/web", "cpus": "2",
-            "threads": [{"id": 10, "start": 1}]}]);
-        let is_full = hour % 10 == 0;
-        let events = if is_full { opened } else { json!([]) };
-        let numbers = json!([100 + 10 * hour, 90 + 9 * hour, 0, 5 + hour, 6 + hour, 0]);
-        let entry = json!({"seq": 0, "at": OCTOBER + hour * 60 * MINUTE, "up": MINUTE + hour * 60 * MINUTE, "events": events,
-            "readings": [{"s": 1, "n": numbers, "f": is_full}]});
-        let mut entry: Entry = serde_json::from_value(entry).unwrap();
-        ring.append(&mut entry).unwrap();
-    }
-    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<_> = files
-        .filter(|path| path.extension().is_some_and(|ending| ending == "ledger"))
-        .collect();
-    files.sort();
-    assert!(files.len() > 5, "{files:?}");
-    files
-}
-
-#[test]
-fn copies_of_one_ring_that_overlap_or_follow_each_other_are_joined() {
-    let all = tempfile::tempdir().unwrap();
-    let path = |name: &str| all.path().join(name);
-    let files = long_ring(&path("whole/n1"));
-    let copy = |name: &str, files: &[std::path::PathBuf]| {
-        fs::create_dir_all(path(name).join("n1")).unwrap();
-        for file in files {
-            fs::copy(file, path(name).join("n1").join(file.file_name().unwrap())).unwrap();
-        }
-    };
-    copy("begin", &files[..4]);
-    copy("within", &files[1..3]);
-    copy("end", &files[3..]);
-    copy("rest", &files[4..]);
-    copy("gap", &files[5..]);
-    let of = |names: &[&str]| {
-        let paths: Vec<_> = names.iter().map(|name| path(name)).collect();
-        let rings = read_all(&paths.iter().map(|path| path.as_path()).collect::<Vec<_>>());
-        let period = october();
-        account(&rings, "team-a/web", period, OCTOBER + 4 * DAY_US).unwrap()
-    };
-    let whole = of(&["whole"]);
-    assert_eq!(
-        (whole.promised_us, whole.covered_us),
-        (95 * 60 * MINUTE, 95 * 60 * MINUTE)
-    );
-    for names in [
-        vec!["begin", "end"],
-        vec!["end", "begin"],
-        vec!["begin", "rest"],
-        vec!["rest", "within", "begin"],
-        vec!["whole", "gap", "begin", "whole"],
-    ] {
-        let joined = of(&names);
-        assert_eq!(joined.parts.len(), 1, "{names:?}");
-        assert_eq!(joined.rings.len(), names.len());
-        assert_eq!(
-            (joined.covered_us, &joined.totals, &joined.days),
-            (whole.covered_us, &whole.totals, &whole.days),
-            "{names:?}"
-        );
-        assert!(
-            joined.repeated.is_empty() && joined.missing.is_empty(),
-            "{:?}",
-            joined.missing
-        );
-        assert_eq!(joined.rings[0].directory, path(names[0]).join("n1"));
-    }
-    // A segment is in none of them, which its numbers prove.
-    let gap = of(&["begin", "gap"]);
-    assert_eq!(gap.parts.len(), 2);
-    assert!(gap.covered_us < whole.covered_us);
-    assert!(
-        gap.missing
-            .iter()
-            .any(|one| one.contains(": entries are in no copy of its ring: ")),
-        "{:?}",
-        gap.missing
-    );
+    assert!(text.contains("counted there") && !text.contains("missing"), "{text}");
 }
 
 #[test]
@@ -410,6 +320,27 @@ fn an_argument_names_the_node_or_its_folder_does() {
     );
 }
 
+#[test]
+fn json_has_few_members_of_a_ring_whatever_its_folder_is_called() {
+    let all = tempfile::tempdir().unwrap();
+    let folder = all.path().join(std::ffi::OsStr::from_bytes(b"n\xff"));
+    ring(&folder, "team-a/web", "aaa", OCTOBER);
+    let ledger = account(&read(all.path()), "*", october(), OCTOBER + DAY_US).unwrap();
+    let json = serde_json::to_value(&ledger).unwrap();
+    let members: Vec<&str> = json["rings"][0]
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    let expected = "directory first_seq first_us is_cut_off last_seq last_us node problem vouched_seq";
+    assert_eq!(members, expected.split(' ').collect::<Vec<_>>());
+    assert!(
+        json["rings"][0]["directory"].as_str().unwrap().ends_with("n\u{fffd}"),
+        "{json}"
+    );
+}
+
 /// Whoever gives the ring of one node twice instead of another's is found out by the keys of nodes.
 #[test]
 fn a_key_of_a_node_vouches_for_no_other_nodes_ring() {
@@ -420,7 +351,7 @@ fn a_key_of_a_node_vouches_for_no_other_nodes_ring() {
         key: format!("{}=", "A".repeat(43)),
     };
     let problems = |keys: &[NodeKey]| {
-        let read = rings::read(&copies, (0, u64::MAX), keys).into_iter();
+        let read = copies.iter().map(|copy| copy.read((0, u64::MAX), keys));
         read.map(|ring| ring.problem.unwrap_or_default()).collect::<Vec<_>>()
     };
     assert!(problems(&[]).iter().all(String::is_empty));
@@ -442,7 +373,7 @@ fn a_key_of_a_node_vouches_for_no_other_nodes_ring() {
     );
 }
 
-/// On a terminal each reason is there once, with its rings; names lose what all have.
+/// On a terminal each reason is there once, with its rings.
 #[test]
 fn a_terminal_has_the_rings_by_reason_and_whole_days() {
     let all = tempfile::tempdir().unwrap();
@@ -455,13 +386,47 @@ fn a_terminal_has_the_rings_by_reason_and_whole_days() {
     let text = ledger.text(crate::tests::terminal(80));
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert_eq!(text.matches("2026-10-01  2026-10-01").count(), 5, "{text}");
-    assert!(
-        text.contains("virt-launcher- and .fra1.compute.example.internal;"),
-        "{text}"
-    );
-    assert!(text.contains("RINGS") && !text.contains("Missing:"), "{text}");
-    assert_eq!(
-        ledger.text(TextStyle::from(true)).matches("\nMissing: worker-").count(),
-        5
-    );
+    assert!(text.contains("RINGS"), "{text}");
+}
+
+#[test]
+fn that_no_ring_has_a_vm_is_told_with_the_period_and_the_rings_that_are_not_counted() {
+    let ring = |node: &str, problem: Option<&str>| ReadRing {
+        node: node.to_owned(),
+        directory: format!("rings/{node}").into(),
+        problem: problem.map(str::to_owned),
+        ..ReadRing::default()
+    };
+    let wrong = |cause: &str| ring("n1", Some(cause));
+    let month = " from 2026-10-01 00:00 to 2026-11-01 00:00 (UTC)";
+    for (rings, period, expected) in [
+        (
+            vec![ring("n1", None)],
+            october(),
+            format!("no ring has such a VM{month}"),
+        ),
+        (
+            vec![ring("n1", None)],
+            (0, u64::MAX),
+            "no ring has such a VM".to_owned(),
+        ),
+        (
+            (0..40)
+                .map(|number| ring(&format!("n{number:02}"), Some("unknown key")))
+                .collect(),
+            october(),
+            format!(
+                "no counted ring has such a VM{month}; n00 (rings/n00), n01 (rings/n01), n02 (rings/n02), …: unknown key"
+            ),
+        ),
+        (
+            ["a", "b", "c", "d", "e"].map(wrong).to_vec(),
+            october(),
+            format!(
+                "no counted ring has such a VM{month}; n1 (rings/n1): a; n1 (rings/n1): b; n1 (rings/n1): c; 2 more rings not counted for other causes"
+            ),
+        ),
+    ] {
+        assert_eq!(absent(&rings, period), expected);
+    }
 }

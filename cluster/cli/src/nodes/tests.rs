@@ -48,9 +48,9 @@ fn a_node_has_a_state_the_largest_vm_and_what_is_wrong() {
         json!([{"name": "nvidia.com/gpu", "capacity": 4, "allocatable": 4, "available": 4}]);
     let not_ready = "the Node is not Ready: Kubelet stopped";
     for (items, state, largest, warning) in [
-        (vec![well("w"), object("w")], "usable", Some(4), ""),
+        (vec![well("w"), object("w")], "ok", Some(4), ""),
         // Without any Node nothing is known of them.
-        (vec![object("w")], "usable", Some(4), ""),
+        (vec![object("w")], "ok", Some(4), ""),
         (vec![dead("w"), object("w")], "node-not-ready", Some(0), not_ready),
         (vec![dead("w")], "unpublished", None, not_ready),
         (
@@ -59,14 +59,14 @@ fn a_node_has_a_state_the_largest_vm_and_what_is_wrong() {
             None,
             "its object cannot be read: ",
         ),
-        (vec![devices], "unusable", None, "its object has no CPUs"),
+        (vec![devices], "ok", None, "its object has no CPUs"),
         (
             unusable("w", "wrong checksum").to_vec(),
-            "unusable",
+            "not-ready",
             Some(0),
             "KubeletStateUnusable: wrong checksum",
         ),
-        (vec![cordoned("w"), object("w")], "cordoned", Some(0), "cordoned"),
+        (vec![cordoned("w"), object("w")], "ok", Some(0), "cordoned"),
         (
             vec![well("other"), object("w")],
             "left-behind",
@@ -76,7 +76,7 @@ fn a_node_has_a_state_the_largest_vm_and_what_is_wrong() {
     ] {
         let nodes = nodes(&items);
         let row = nodes.nodes.iter().find(|row| row.name == "w").unwrap();
-        assert_eq!((row.state.as_str(), row.largest_vm_cpus), (state, largest), "{row:?}");
+        assert_eq!((row.state_in_words(), row.largest_vm_cpus), (state, largest), "{row:?}");
         assert!(row.warnings.concat().starts_with(warning), "{row:?}");
         assert_eq!(row.warnings.is_empty(), warning.is_empty(), "{row:?}");
     }
@@ -108,70 +108,49 @@ fn of_koordlets_object_the_free_cpus_are_those_of_its_annotations() {
         let mut object = koordlets.clone();
         object["metadata"]["annotations"][of] = json!(text);
         let row = read(&object);
-        (row.state, row.free_cpus)
+        (row.state_in_words(), row.free_cpus)
     };
     let (policy, pools) = (
         "kubelet.koordinator.sh/cpu-manager-policy",
         "node.koordinator.sh/cpu-shared-pools",
     );
     for (annotation, text, state, free) in [
-        (policy, r#"{"policy":"static","reservedCPUs":"0-1"}"#, "usable", Some(4)),
+        (policy, r#"{"policy":"static","reservedCPUs":"0-1"}"#, "ok", Some(4)),
         // Where it does not say which CPUs kubelet reserves, those of the pools are free; with an unknown policy nobody can tell.
-        (policy, r#"{"policy":"static"}"#, "usable", Some(6)),
-        (policy, r#"{"policy":"dynamic"}"#, "unusable", None),
+        (policy, r#"{"policy":"static"}"#, "ok", Some(6)),
+        (policy, r#"{"policy":"dynamic"}"#, "ok", None),
         // The amount says 8.
         (pools, r#"[{"cpuset":"x"}]"#, "unreadable", None),
     ] {
-        assert_eq!(with(annotation, text), (state.to_owned(), free), "{text}");
+        assert_eq!(with(annotation, text), (state, free), "{text}");
     }
 }
 
 #[test]
-fn on_a_terminal_equal_nodes_share_a_row_and_the_warnings_of_all_are_below() {
-    let many: Vec<Value> = (0..30)
-        .map(|number| object(&format!("w-{number:02}.dc1.example")))
-        .collect();
-    let equal = nodes(&many);
-    let text = equal.text(terminal(80));
-    assert!(text.contains("\nw-00 +29  ") && !text.contains("dc1"), "{text}");
-    assert!(text.contains("FREE CORES") && text.lines().count() < 10, "{text}");
-    assert_eq!(equal.text(pipe()).matches(".dc1.example").count(), 30);
-
-    let mut items = vec![
-        dead("worker-0.dc1"),
-        object("worker-0.dc1"),
-        node("worker-1.dc1", json!({})),
-    ];
-    for (number, message) in [
-        (2, "the checksum is 1"),
-        (3, "the checksum is 2"),
-        (4, "the checksum is 2"),
-    ] {
-        items.extend(unusable(&format!("worker-{number}.dc1"), message));
-    }
+fn the_warnings_of_all_are_a_table_below_and_of_each_in_a_wide_one() {
+    let mut items = vec![dead("worker-0"), object("worker-0"), node("worker-1", json!({}))];
+    items.extend(unusable("worker-2", "the checksum is 1"));
+    items.extend(unusable("worker-3", "the checksum is 2"));
     let nodes = nodes(&items);
-    let text = nodes.text(terminal(80));
-    for row in ["worker-0  no     node-not-ready", "worker-1  -      unpublished"] {
-        assert!(text.contains(row), "{text}");
-    }
-    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    for reason in [
-        "KubeletStateUnusable 3 2: worker-3, worker-4: the checksum is 2; 1: worker-2: the checksum is 1",
-        "the Node is not Ready 1 worker-0: Kubelet stopped",
-    ] {
-        assert!(words.contains(reason), "{text}");
-    }
-    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    // A pipe, -o wide, and a table without a legend have each warning where it belongs.
-    let bare = TextStyle {
-        legend: false,
-        ..terminal(160)
-    };
-    for style in [pipe(), wide(), bare] {
+    for style in [terminal(80), pipe()] {
         let text = nodes.text(style);
-        let row = text.lines().find(|line| line.contains("worker-2")).unwrap();
-        assert!(row.ends_with("KubeletStateUnusable: the checksum is 1"), "{text}");
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in [
+            "worker-0 no node-not-ready",
+            "worker-1 - without steliad",
+            "KubeletStateUnusable 2 worker-2 (the checksum is 1), worker-3 (the checksum is 2)",
+            "the Node is not Ready 1 worker-0: Kubelet stopped",
+        ] {
+            assert!(words.contains(part), "{text}");
+        }
+        assert!(
+            text.lines()
+                .all(|line| style.width.is_none_or(|width| line.chars().count() <= width))
+        );
     }
+    let text = nodes.text(wide());
+    let row = text.lines().find(|line| line.contains("worker-2")).unwrap();
+    assert!(row.contains("KubeletStateUnusable: the"), "{text}");
 }
 
 #[test]
@@ -187,32 +166,31 @@ fn nodes_are_chosen_by_state_and_ordered_as_asked() {
         cordoned("g"),
         object("g"),
     ]);
-    let names = |states: &[&str], order| {
+    let names = |states: &[NodeState], order| {
         let nodes = nodes(&items).listed(states, order);
         nodes.nodes.into_iter().map(|row| row.name).collect::<String>()
     };
     for (states, order, expected) in [
-        (&[][..], NodeOrder::Trouble, "dcfegab"),
+        (&[][..], NodeOrder::Trouble, "fdcegab"),
         (&[], NodeOrder::Name, "abcdefg"),
         (&[], NodeOrder::Largest, "acdegbf"),
         (&[], NodeOrder::Free, "abfcdeg"),
-        (&["usable"], NodeOrder::Name, "a"),
-        (&["cordoned", "node-not-ready"], NodeOrder::Name, "dg"),
+        (&[NodeState::Ok], NodeOrder::Name, "ag"),
+        (&[NodeState::LeftBehind, NodeState::NodeNotReady], NodeOrder::Name, "de"),
     ] {
         assert_eq!(names(states, order), expected, "{states:?} {order}");
     }
     let text = nodes(&items).text(terminal(80));
     let sums = text.split("\n\n").next().unwrap().replace('\n', " ");
     for state in [
-        "usable",
-        "without steliad",
-        "unusable",
-        "node-not-ready",
-        "left-behind",
-        "unpublished",
-        "cordoned",
+        "2 ok",
+        "1 without steliad",
+        "1 not-ready",
+        "1 node-not-ready",
+        "1 left-behind",
+        "1 unpublished",
     ] {
-        assert!(sums.contains(&format!("1 {state}")), "{sums}");
+        assert!(sums.contains(state), "{sums}");
     }
     assert!(
         sums.starts_with("7 nodes: ") && sums.ends_with("; 4 free CPUs where VMs are admitted, LARGEST 4."),

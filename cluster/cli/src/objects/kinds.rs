@@ -1,11 +1,12 @@
-//! Nodes and pods. Only these fields of each object are read.
+//! Nodes and pods. Only these fields of each object are read, so that no other one can make it unreadable.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Affinity, Node, PodCondition, PodStatus, Taint, Toleration};
-use k8s_openapi::apimachinery::pkg::apis::meta;
+use k8s_openapi::api::core::v1::{Affinity, Toleration};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kubelet_planner::{Amounts, ContainerKind, Pod, manifest};
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use stelia_cpus::quantity::Quantity;
 use stelia_cpus::text::excerpt;
@@ -13,12 +14,55 @@ use stelia_koordinator::report::meta::ObjectMeta;
 use stelia_kubelet::QosClass;
 use stelia_placement_rules::request::VM_RESOURCE;
 
+use super::PodKey;
+
 /// The label by which a node says that VMs can be admitted on it.
 const READY: &str = "stelia.io/ready";
 /// The label by which the DaemonSet of publishers chooses its nodes.
 const CHOSEN_NODE: (&str, &str) = ("stelia.io/steliad", "true");
 /// The condition by which a publisher says whether the pod's VM is isolated.
 const ISOLATED: &str = "stelia.io/isolated";
+
+/// A member that says nothing where it is `null` or of another type.
+fn or_nothing<'de, T: Default + DeserializeOwned, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    Ok(serde_json::from_value(Value::deserialize(from)?).unwrap_or_default())
+}
+
+fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))
+}
+
+/// A condition of a Node or a pod.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Condition {
+    #[serde(rename = "type", deserialize_with = "or_nothing")]
+    kind: String,
+    #[serde(deserialize_with = "or_nothing")]
+    pub status: String,
+    #[serde(deserialize_with = "or_nothing")]
+    pub reason: Option<String>,
+    #[serde(deserialize_with = "or_nothing")]
+    pub message: Option<String>,
+    #[serde(deserialize_with = "or_nothing")]
+    last_transition_time: Option<Time>,
+}
+
+impl Condition {
+    /// Since when it has this status, microseconds since the epoch.
+    pub fn since_us(&self) -> Option<u64> {
+        microseconds(self.last_transition_time.as_ref()?)
+    }
+}
+
+/// A taint of a Node.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Taint {
+    pub key: String,
+    pub value: Option<String>,
+    pub effect: String,
+}
 
 /// A Node.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -33,13 +77,42 @@ pub struct NodeObject {
     pub allocatable: BTreeMap<String, Quantity>,
 }
 
+#[derive(Deserialize)]
+struct RawNode {
+    metadata: NodeMetadata,
+    spec: Option<NodeSpec>,
+    status: Option<NodeStatus>,
+}
+
+#[derive(Deserialize)]
+struct NodeMetadata {
+    name: String,
+    labels: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Default, Deserialize)]
+struct NodeSpec {
+    taints: Option<Vec<Taint>>,
+    unschedulable: Option<bool>,
+}
+
+#[derive(Default, Deserialize)]
+struct NodeStatus {
+    allocatable: Option<BTreeMap<String, Value>>,
+    conditions: Option<Vec<Condition>>,
+}
+
 impl NodeObject {
     /// The node's name, and what is kept of it.
     pub(super) fn read(text: &str) -> Result<(String, Self), String> {
-        let Node { metadata, spec, status } = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
+        let RawNode { metadata, spec, status } = parse(text)?;
         let (spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
-        let name = metadata.name.unwrap_or_default();
-        let name = stelia_koordinator::report::name::check(name).map_err(|cause| cause.to_string())?;
+        let name = stelia_koordinator::report::name::check(metadata.name).map_err(|cause| cause.to_string())?;
+        let amount = |amount: Value| match amount {
+            Value::String(text) => text.parse().ok(),
+            Value::Number(number) => number.to_string().parse().ok(),
+            _ => None,
+        };
         let amounts = status.allocatable.into_iter().flatten();
         let mut conditions = status.conditions.into_iter().flatten();
         let node = Self {
@@ -47,11 +120,9 @@ impl NodeObject {
             taints: spec.taints.unwrap_or_default(),
             cordoned: spec.unschedulable.unwrap_or(false),
             not_ready: conditions
-                .find(|condition| condition.type_ == "Ready" && condition.status != "True")
+                .find(|condition| condition.kind == "Ready" && condition.status != "True")
                 .map(|condition| excerpt::cause(&condition.message.unwrap_or_default())),
-            allocatable: amounts
-                .filter_map(|(name, amount)| Some((name, amount.0.parse().ok()?)))
-                .collect(),
+            allocatable: amounts.filter_map(|(name, text)| Some((name, amount(text)?))).collect(),
         };
         Ok((name, node))
     }
@@ -70,30 +141,49 @@ impl NodeObject {
     }
 }
 
-/// A pod.
-#[derive(Debug, Clone)]
+/// What is kept of each pod: a cluster has hundreds of thousands.
+#[derive(Debug, Clone, Default)]
 pub struct PodObject {
     pub uid: String,
-    pub labels: BTreeMap<String, String>,
-    pub annotations: BTreeMap<String, String>,
-    /// Where it may run, and where it is bound.
-    pub spec: PodSpec,
-    /// Its containers, as kubelet's planner takes them, or why its requests are not known.
-    pub pod: Result<Pod, String>,
+    /// Where it is bound.
+    pub node: Option<String>,
+    /// Whether its requests count no more.
+    pub has_ended: bool,
+    /// What the scheduler counts for it; nothing where that cannot be read.
+    pub requests: Amounts,
+    /// How many CPUs of its own it would have where exclusive CPUs are given out.
+    pub own_cpus: u64,
     /// Whether it names [`VM_RESOURCE`].
     pub has_vm_resource: bool,
     /// What the publisher of its node says of its VM; `None` where no publisher wrote it.
-    pub isolation: Option<Box<PodCondition>>,
+    pub isolation: Option<Box<Condition>>,
+}
+
+/// A pod that is asked about: what decides where it may run, too.
+#[derive(Debug, Clone)]
+pub struct AskedPod {
+    pub metadata: ObjectMeta,
+    pub spec: PodSpec,
+    /// Its containers, as kubelet's planner takes them.
+    pub pod: Pod,
+    /// What the scheduler counts for it.
+    pub requests: Amounts,
     pub status: Status,
 }
 
-/// What the API server says of a pod. A cluster has many: the rest of their status is not kept.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// What the API server says of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
 pub struct Status {
+    #[serde(deserialize_with = "or_nothing")]
     pub phase: Option<String>,
+    #[serde(deserialize_with = "or_nothing")]
     pub reason: Option<String>,
     /// kubelet's message, or the scheduler's where it found no node.
+    #[serde(deserialize_with = "or_nothing")]
     pub message: Option<String>,
+    #[serde(deserialize_with = "or_nothing")]
+    conditions: Vec<Condition>,
 }
 
 /// The fields of a pod's `spec` that decide where it may run.
@@ -105,98 +195,119 @@ pub struct PodSpec {
     pub tolerations: Option<Vec<Toleration>>,
     pub affinity: Option<Affinity>,
     pub scheduling_gates: Option<Vec<Value>>,
-    pub overhead: Option<Value>,
-    /// What [`Pod`] has of these is read, and they are not kept.
-    containers: Value,
-    init_containers: Option<Value>,
-    resources: Option<Value>,
 }
 
 #[derive(Deserialize)]
 struct RawPod {
-    metadata: ObjectMeta,
+    metadata: PodMetadata,
     #[serde(default)]
-    spec: PodSpec,
-    status: Option<PodStatus>,
+    spec: Resources,
+    status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+struct PodMetadata {
+    name: String,
+    namespace: Option<String>,
+    #[serde(default, deserialize_with = "or_nothing")]
+    uid: String,
+}
+
+/// The fields of a pod's `spec` that say what it requests, and where it is bound.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Resources {
+    node_name: Option<String>,
+    containers: Value,
+    init_containers: Option<Value>,
+    resources: Option<Value>,
+    overhead: Value,
 }
 
 impl PodObject {
-    /// The pod's namespace and name, and what is kept of it.
+    /// The pod's namespace and name, what is kept of it, and why its requests cannot be read, if they cannot.
     ///
     /// # Errors
     /// It is no pod.
-    pub(crate) fn read(text: &str) -> Result<((String, String), Self), String> {
-        let written: RawPod = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
-        let (mut spec, status) = (written.spec, written.status.unwrap_or_default());
-        let conditions = status.conditions.unwrap_or_default();
-        let mut unscheduled = conditions.iter();
-        let unscheduled =
-            unscheduled.find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
-        let unscheduled = unscheduled.and_then(|condition| condition.message.clone());
-        let isolation = conditions.into_iter().find(|condition| condition.type_ == ISOLATED);
+    pub(super) fn read(text: &str) -> Result<(PodKey, Self, Option<String>), String> {
+        let RawPod { metadata, spec, status } = parse(text)?;
+        let status = status.unwrap_or_default();
+        let (node, overhead) = (spec.node_name.clone(), spec.overhead.clone());
+        let (pod, problem) = match spec.containers() {
+            Ok(pod) => (pod, None),
+            Err(problem) => (Pod::default(), Some(problem)),
+        };
         let kept = Self {
-            uid: written.metadata.uid,
-            labels: written.metadata.labels,
-            annotations: written.metadata.annotations,
-            pod: spec.take_containers(),
-            spec,
+            uid: metadata.uid,
+            node: node.filter(|node| !node.is_empty()),
+            has_ended: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            requests: with_overhead(pod.requests(), &overhead),
+            own_cpus: own_cpus(&pod),
             has_vm_resource: text.contains(VM_RESOURCE),
-            isolation: isolation.map(Box::new),
-            status: Status {
-                phase: status.phase,
-                reason: status.reason,
-                message: status.message.or(unscheduled),
-            },
+            isolation: status.condition(ISOLATED).cloned().map(Box::new),
         };
-        let namespace = written.metadata.namespace.unwrap_or_else(|| "default".to_owned());
-        Ok(((namespace, written.metadata.name), kept))
-    }
-
-    /// Where it is bound.
-    pub fn node(&self) -> Option<&str> {
-        self.spec.node_name.as_deref().filter(|node| !node.is_empty())
-    }
-
-    /// Whether it has ended: its requests count no more.
-    pub fn has_ended(&self) -> bool {
-        matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
-    }
-
-    /// What the scheduler counts for it.
-    pub fn requests(&self) -> Amounts {
-        let mut requests = self.pod.as_ref().map(Pod::requests).unwrap_or_default();
-        let overhead = |name: &str| {
-            self.spec
-                .overhead
-                .as_ref()?
-                .get(name)?
-                .as_str()?
-                .parse::<Quantity>()
-                .ok()
-        };
-        if let Some(cpu) = overhead("cpu") {
-            requests.milli_cpus = Some(requests.milli_cpus.unwrap_or(0).saturating_add(cpu.milli()));
-        }
-        if let Some(memory) = overhead("memory") {
-            requests.memory = Some(requests.memory.unwrap_or(0).saturating_add(memory.value()));
-        }
-        requests
-    }
-
-    /// How many CPUs of its own it would have where exclusive CPUs are given out.
-    pub fn own_cpus(&self) -> u64 {
-        self.pod.as_ref().map_or(0, own_cpus)
+        let namespace = metadata.namespace.unwrap_or_else(|| "default".to_owned());
+        Ok(((namespace, metadata.name), kept, problem))
     }
 }
 
-impl PodSpec {
+impl AskedPod {
+    /// # Errors
+    /// It is no pod, or its requests or where it may run cannot be read.
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Asked {
+            metadata: ObjectMeta,
+            #[serde(default)]
+            spec: PodSpec,
+        }
+        let Asked { metadata, spec } = parse(text)?;
+        let RawPod {
+            spec: resources,
+            status,
+            ..
+        } = parse(text)?;
+        let mut status = status.unwrap_or_default();
+        let unscheduled = status.condition("PodScheduled").filter(|one| one.status == "False");
+        let unscheduled = unscheduled.and_then(|condition| condition.message.clone());
+        status.message = status.message.or(unscheduled);
+        let overhead = resources.overhead.clone();
+        let pod = resources.containers()?;
+        Ok(Self {
+            metadata,
+            spec,
+            requests: with_overhead(pod.requests(), &overhead),
+            pod,
+            status,
+        })
+    }
+}
+
+impl Status {
+    fn condition(&self, kind: &str) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| condition.kind == kind)
+    }
+}
+
+fn with_overhead(mut requests: Amounts, overhead: &Value) -> Amounts {
+    let amount = |name: &str| overhead[name].as_str()?.parse::<Quantity>().ok();
+    if let Some(cpu) = amount("cpu") {
+        requests.milli_cpus = Some(requests.milli_cpus.unwrap_or(0).saturating_add(cpu.milli()));
+    }
+    if let Some(memory) = amount("memory") {
+        requests.memory = Some(requests.memory.unwrap_or(0).saturating_add(memory.value()));
+    }
+    requests
+}
+
+impl Resources {
     /// The containers as kubelet's planner takes them.
-    fn take_containers(&mut self) -> Result<Pod, String> {
-        let mut fields = json!({ "containers": reduced(self.containers.take()) });
-        if let Some(containers) = self.init_containers.take() {
+    fn containers(self) -> Result<Pod, String> {
+        let mut fields = json!({ "containers": reduced(self.containers) });
+        if let Some(containers) = self.init_containers {
             fields["initContainers"] = reduced(containers);
         }
-        if let Some(resources) = self.resources.take() {
+        if let Some(resources) = self.resources {
             fields["resources"] = resources;
         }
         manifest::pod(&json!({ "metadata": {}, "spec": fields })).map_err(|cause| cause.to_string())
@@ -229,14 +340,27 @@ pub(crate) fn own_cpus(pod: &Pod) -> u64 {
 pub(super) fn written_us(text: &str) -> Option<u64> {
     #[derive(Deserialize)]
     struct Object {
-        metadata: meta::v1::ObjectMeta,
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Metadata {
+        managed_fields: Vec<Manager>,
+    }
+    #[derive(Deserialize)]
+    struct Manager {
+        #[serde(default, deserialize_with = "or_nothing")]
+        time: Option<Time>,
     }
     let Object { metadata } = serde_json::from_str(text).ok()?;
-    let managers = metadata.managed_fields?.into_iter();
-    managers.filter_map(|manager| microseconds(&manager.time?)).max()
+    let times = metadata
+        .managed_fields
+        .iter()
+        .filter_map(|manager| manager.time.as_ref());
+    times.filter_map(microseconds).max()
 }
 
 /// A time of the API, in microseconds since the epoch.
-pub(crate) fn microseconds(time: &meta::v1::Time) -> Option<u64> {
+fn microseconds(time: &Time) -> Option<u64> {
     u64::try_from(time.0.as_microsecond()).ok()
 }

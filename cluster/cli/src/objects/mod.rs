@@ -16,8 +16,8 @@ use stelia_cpus::text::excerpt;
 use stelia_koordinator::report::stored::Stored;
 use stelia_kubelet::config::yaml_options;
 
-pub use kinds::{NodeObject, PodObject, PodSpec, Status};
-pub(crate) use kinds::{microseconds, own_cpus};
+pub(crate) use kinds::own_cpus;
+pub use kinds::{AskedPod, Condition, NodeObject, PodObject, PodSpec, Status, Taint};
 pub use problem::{Problem, Problems, Unreadable};
 
 /// Lists in lists are read to this depth; `kubectl` prints one list.
@@ -42,6 +42,10 @@ pub struct Objects {
     pub nodes: BTreeMap<String, NodeObject>,
     pub reports: BTreeMap<String, Report>,
     pub pods: BTreeMap<PodKey, PodObject>,
+    /// The name of the pod that is asked about.
+    asked_name: Option<String>,
+    /// The pods of that name, whole, as [`AskedPod::read`] takes them.
+    pub asked: BTreeMap<PodKey, String>,
     pub problems: Problems,
     pub unreadable: Unreadable,
     /// Whether texts are read, in which an object is there once. The pages of the API server may be read again.
@@ -93,6 +97,15 @@ impl Objects {
         Self {
             with_pods,
             ..Self::default()
+        }
+    }
+
+    /// Keeps the pods of this name whole.
+    #[must_use]
+    pub fn asking_about(self, pod: Option<&str>) -> Self {
+        Self {
+            asked_name: pod.map(str::to_owned),
+            ..self
         }
     }
 
@@ -204,9 +217,12 @@ impl Objects {
     }
 
     fn pod(&mut self, text: &str) -> Result<(), String> {
-        let (key, pod) = PodObject::read(text)?;
-        if let Err(problem) = &pod.pod {
-            self.problems.add("", &format!("Pod {}/{}", key.0, key.1), problem);
+        let (key, pod, problem) = PodObject::read(text)?;
+        if let Some(problem) = problem {
+            self.problems.add("", &format!("Pod {}/{}", key.0, key.1), &problem);
+        }
+        if self.asked_name.as_ref() == Some(&key.1) {
+            self.asked.insert(key.clone(), text.to_owned());
         }
         self.pods.insert(key, pod);
         Ok(())

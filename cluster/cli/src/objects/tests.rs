@@ -59,7 +59,7 @@ fn lists_documents_and_both_forms_are_read() {
     ] {
         let objects = read(&text);
         assert_eq!(counts(&objects), [1, 1, 1, 0], "{:?}", objects.problems.lines());
-        assert_eq!(objects.pods[&("a".to_owned(), "web".to_owned())].own_cpus(), 2);
+        assert_eq!(objects.pods[&("a".to_owned(), "web".to_owned())].own_cpus, 2);
         assert_eq!(objects.nodes["w"].allocatable["cpu"], Quantity::units(4));
     }
 }
@@ -156,7 +156,7 @@ fn one_that_cannot_be_read_costs_a_line_with_its_name_and_the_others_are_read() 
     }
     assert!(objects.nodes.contains_key("w") && objects.reports.contains_key("w"));
     assert_eq!(
-        objects.pods[&("a".to_owned(), "lots".to_owned())].own_cpus(),
+        objects.pods[&("a".to_owned(), "lots".to_owned())].own_cpus,
         1_000_000_000_000
     );
     let problem = objects.reports["bad"].stored.problem.as_deref().unwrap();
@@ -197,6 +197,7 @@ fn when_an_object_was_written_is_what_its_managers_say() {
     let mut object = topology("w");
     object["metadata"]["managedFields"] = json!([
         { "manager": "steliad", "time": "2026-10-01T10:00:00Z" }, { "manager": "x", "time": "2026-09-01T10:00:00Z" }, { "manager": "y" },
+        { "time": "yesterday" },
     ]);
     assert_eq!(kinds::written_us(&object.to_string()), Some(1_790_848_800_000_000));
     object["metadata"]["managedFields"] = json!(null);
@@ -207,13 +208,57 @@ fn when_an_object_was_written_is_what_its_managers_say() {
 fn what_a_pod_uses_ends_with_it_and_overhead_counts() {
     let mut running = pod("web", "2");
     running["spec"]["overhead"] = json!({ "cpu": "250m", "memory": "64Mi" });
-    let (_, kept) = PodObject::read(&running.to_string()).unwrap();
+    let (_, kept, _) = PodObject::read(&running.to_string()).unwrap();
     assert_eq!(
-        (kept.requests().milli_cpus, kept.requests().memory, kept.has_ended()),
+        (kept.requests.milli_cpus, kept.requests.memory, kept.has_ended),
         (Some(2250), Some((1 << 30) + (64 << 20)), false)
     );
     running["status"] = json!({ "phase": "Failed" });
-    assert!(PodObject::read(&running.to_string()).unwrap().1.has_ended());
+    assert!(PodObject::read(&running.to_string()).unwrap().1.has_ended);
+}
+
+#[test]
+fn a_member_that_is_not_used_makes_no_object_unreadable() {
+    let node = json!({
+        "kind": "Node",
+        "metadata": { "name": "w", "annotations": 1, "labels": { "a": "b" }, "creationTimestamp": "" },
+        "spec": { "taints": [{ "key": "k", "effect": "NoSchedule", "timeAdded": "" }], "podCIDRs": 1 },
+        "status": {
+            "allocatable": { "cpu": null, "memory": true, "pods": 110, "hugepages-2Mi": "4Mi" },
+            "conditions": [{ "type": "MemoryPressure", "lastHeartbeatTime": "" }, { "type": "Ready", "status": "Unknown", "message": "gone" }],
+            "images": [{ "sizeBytes": "many" }], "nodeInfo": [],
+        },
+    });
+    let mut odd = pod("web", "2");
+    odd["metadata"]["labels"] = json!({ "a": 1 });
+    odd["metadata"]["annotations"] = json!([]);
+    odd["spec"]["tolerations"] = json!("all");
+    odd["spec"]["affinity"] = json!(7);
+    odd["status"] = json!({ "phase": "Running", "containerStatuses": [{ "restartCount": "never" }], "conditions": [
+        { "type": "Ready", "lastProbeTime": 1 },
+        { "type": "stelia.io/isolated", "status": "True", "lastTransitionTime": "never", "reason": null },
+    ] });
+    let objects = read(&json!({ "items": [node, odd] }).to_string());
+    assert_eq!(counts(&objects), [1, 0, 1, 0], "{:?}", objects.problems.lines());
+    let node = &objects.nodes["w"];
+    assert_eq!((node.not_ready.as_deref(), node.taints.len()), (Some("gone"), 1));
+    assert_eq!(node.allocatable["pods"], Quantity::units(110));
+    assert!(!node.allocatable.contains_key("cpu") && !node.allocatable.contains_key("memory"));
+    let pod = &objects.pods[&("a".to_owned(), "web".to_owned())];
+    assert_eq!((pod.own_cpus, pod.node.as_deref()), (2, Some("w")));
+    let isolation = pod.isolation.as_ref().unwrap();
+    assert_eq!((isolation.status.as_str(), isolation.since_us()), ("True", None));
+}
+
+#[test]
+fn only_the_pods_that_are_asked_about_are_kept_whole() {
+    let mut objects = Objects::new(true).asking_about(Some("web"));
+    objects.read(
+        "dump",
+        &json!({ "items": [pod("web", "2"), pod("db", "2")] }).to_string(),
+    );
+    let asked: Vec<&str> = objects.asked.keys().map(|(_, name)| name.as_str()).collect();
+    assert_eq!((asked, objects.pods.len()), (vec!["web"], 2));
 }
 
 proptest! {

@@ -6,7 +6,7 @@ use stelia_koordinator::report::testing::{facts, large};
 use super::*;
 use crate::cluster::Chosen;
 use crate::objects::Objects;
-use crate::tests::{cluster, pipe, pod_request, terminal};
+use crate::tests::{cluster, pipe, pod_request};
 
 fn topology(facts: &Facts) -> Value {
     crate::tests::topology(facts, &facts.name, Profile::Stelia)
@@ -92,55 +92,33 @@ fn a_node_without_an_object_is_not_known() {
     );
 }
 
-#[test]
-fn many_equal_nodes_share_a_row_on_a_terminal() {
-    let nodes: Vec<Value> = (0..30)
-        .map(|number| {
-            let mut object = topology(&facts());
-            object["metadata"]["name"] = format!("w-{number:02}.dc1.example").into();
-            object
-        })
-        .collect();
-    let plan = Plan::of(&pod_request("cpus=2,memory=1Gi"), &cluster(&nodes), false);
-    let text = plan.text(terminal(80));
-    assert!(text.contains("\nw-00 +29    1  -\n") && !text.contains("dc1"), "{text}");
-    let piped = plan.text(pipe());
-    assert_eq!(piped.matches(".dc1.example ").count(), 30, "{piped}");
-}
-
 /// What the objects in tests/data/cluster/gpus have room for.
 #[test]
-fn vms_with_devices_are_counted_together_and_by_sums() {
+fn vms_with_cpus_and_devices_on_the_same_numa_nodes_are_counted() {
     let text = std::fs::read_to_string("../../tests/data/cluster/gpus/cluster.json").unwrap();
     let mut objects = Objects::new(true);
     objects.read("", &text);
     let cluster = Cluster::of(objects, &Chosen::default()).unwrap();
     let counts = |words: &str| {
         let plan = Plan::of(&pod_request(words), &cluster, true);
-        let of = |node: &Filled| (node.name.clone(), node.fits, node.together, node.by_sum);
+        let of = |node: &Filled| (node.name.clone(), node.fits, node.together);
         let nodes: Vec<_> = plan.nodes.iter().map(of).collect();
-        (nodes, plan.together, plan.by_sum)
+        (nodes, plan.together)
     };
     let expected = [
         // The CPUs that are left are at one NUMA node, the devices at the other.
-        ("gpu-1", 4, 0, 4),
-        ("gpu-2", 6, 5, 6),
-        ("gpu-3", 0, 0, 4),
+        ("gpu-1", 4, 0),
+        ("gpu-2", 6, 5),
+        ("gpu-3", 0, 0),
         // Three VMs have CPUs and devices at NUMA node 0, and one at 1.
-        ("gpu-4", 6, 4, 6),
+        ("gpu-4", 6, 4),
     ];
-    let expected =
-        expected.map(|(name, fits, together, by_sum)| (name.to_owned(), Some(fits), Some(together), Some(by_sum)));
+    let expected = expected.map(|(name, fits, together)| (name.to_owned(), Some(fits), Some(together)));
     assert_eq!(
         counts("cpus=4,memory=1Gi,nvidia.com/gpu=1"),
-        (expected.to_vec(), Some(9), Some(20))
+        (expected.to_vec(), Some(9))
     );
-    let (nodes, together, by_sum) = counts("cpus=4,memory=1Gi");
-    assert!(
-        nodes
-            .iter()
-            .all(|(_, _, together, by_sum)| (*together, *by_sum) == (None, None)),
-        "{nodes:?}"
-    );
-    assert_eq!((together, by_sum), (None, None));
+    let (nodes, together) = counts("cpus=4,memory=1Gi");
+    assert!(nodes.iter().all(|(.., together)| together.is_none()), "{nodes:?}");
+    assert_eq!(together, None);
 }

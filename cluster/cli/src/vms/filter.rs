@@ -7,10 +7,10 @@ use super::{Vm, VmState};
 use crate::cli::words;
 
 /// What KubeVirt's pods are called, in front of the VM's name.
-pub(crate) const LAUNCHER: &str = "virt-launcher-";
+const LAUNCHER: &str = "virt-launcher-";
 
 /// The name of a pod without [`LAUNCHER`].
-pub(crate) fn vm_of(pod: &str) -> &str {
+fn vm_of(pod: &str) -> &str {
     pod.strip_prefix(LAUNCHER)
         .filter(|name| !name.is_empty())
         .unwrap_or(pod)
@@ -32,12 +32,6 @@ pub struct VmFilter {
 }
 
 impl VmFilter {
-    /// Whether VMs in the state degraded may be left out, so that their number says nothing about the nodes.
-    pub(super) fn hides_degraded(&self) -> bool {
-        let is_out = !self.states.is_empty() && !self.states.contains(&VmState::Degraded);
-        is_out || !self.patterns.is_empty() || self.namespace.is_some()
-    }
-
     pub(super) fn lets_through(&self, vm: &Vm) -> bool {
         let fits = |pattern: &Pattern| pattern.fits(&vm.pod_namespace, &vm.pod_name, &vm.pod_uid);
         (self.patterns.is_empty() || self.patterns.iter().any(fits))
@@ -82,7 +76,7 @@ impl Pattern {
         (self.namespace.is_none() && !name.contains(['*', '?', '['])).then_some(name)
     }
 
-    /// Whether it names this pod, with [`LAUNCHER`] or, as narrow terminals show it, without.
+    /// Whether it names this pod, with [`LAUNCHER`] or without.
     pub(crate) fn fits(&self, namespace: &str, name: &str, uid: &str) -> bool {
         let is_name = || self.name.matches(name) || self.name.matches(vm_of(name));
         let is_uid = || self.name.as_str().len() >= MIN_UID_CHARS && uid.starts_with(self.name.as_str());

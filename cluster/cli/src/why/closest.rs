@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 
 use serde::Serialize;
 use stelia_cpus::CpuSet;
-use stelia_table::{TextStyle, counted};
+use stelia_table::counted;
 
 use crate::chooser::Chooser;
-use crate::cluster::{Cluster, Member, called};
+use crate::cluster::{Cluster, Member};
 use crate::nodes::{Numa, Row};
 use crate::objects::own_cpus;
 use crate::pod_request::PodRequest;
@@ -132,7 +132,7 @@ fn held(cluster: &Cluster, member: &Member, near: Option<&CpuSet>) -> Vec<Held> 
             return None;
         }
         let (namespace, name) = cluster.holder(holder);
-        let own = || cluster.pod(holder.pod.as_str()).map(|(_, pod)| pod.own_cpus());
+        let own = || cluster.pod(holder.pod.as_str()).map(|(_, pod)| pod.own_cpus);
         Some(Held {
             pod_uid: holder.pod.to_string(),
             pod_namespace: namespace,
@@ -146,13 +146,11 @@ fn held(cluster: &Cluster, member: &Member, near: Option<&CpuSet>) -> Vec<Held> 
 
 impl Closest {
     /// A sentence: what is there, what is needed, who has it.
-    pub fn in_words(&self, style: TextStyle) -> String {
+    pub fn in_words(&self) -> String {
         let on_one = if self.one_numa_node { " on one NUMA node" } else { "" };
         let mut words = format!(
             "{} has room for {} of {} CPUs{on_one}",
-            called(&self.node, style),
-            self.largest_vm_cpus,
-            self.needed_cpus
+            self.node, self.largest_vm_cpus, self.needed_cpus
         );
         let cores: Vec<String> = self
             .numa

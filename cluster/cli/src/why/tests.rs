@@ -27,7 +27,7 @@ fn who_has_the_cpus_is_told_with_the_lists_where_these_are_known() {
         (why.reasons[0].reason.as_str(), why.reasons[0].nodes),
         ("kubelet would reject it: TopologyAffinityError", 2)
     );
-    let words: Vec<String> = why.closest.iter().map(|one| one.in_words(pipe())).collect();
+    let words: Vec<String> = why.closest.iter().map(|one| one.in_words()).collect();
     assert_eq!(
         words,
         [

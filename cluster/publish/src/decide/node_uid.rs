@@ -55,10 +55,14 @@ impl NodeUid {
     pub(crate) fn answered(&mut self, body: &[u8], now: Duration, random: &mut Random) -> Option<String> {
         self.rest.succeeded();
         self.check_at = now + random.around(REAPPLY_INTERVAL);
-        let node: Value = serde_json::from_slice(body).unwrap_or_default();
-        let uid = node["metadata"]["uid"].as_str().map(str::to_owned);
-        let problem = uid.is_none().then(|| "the Node as it was read has no UID".to_owned());
-        self.known = uid.map_or(UidState::Unknown, UidState::Uid);
+        let node: serde_json::Result<Value> = serde_json::from_slice(body);
+        let read = node.map(|node| node["metadata"]["uid"].as_str().map(str::to_owned));
+        let (known, problem) = match read {
+            Ok(Some(uid)) => (UidState::Uid(uid), None),
+            Ok(None) => (UidState::Unknown, Some("the Node as it was read has no UID".to_owned())),
+            Err(cause) => (UidState::Unknown, Some(format!("the Node as it was read: {cause}"))),
+        };
+        self.known = known;
         problem
     }
 

@@ -368,3 +368,17 @@ fn the_summary_is_an_attribute_beside_the_state_and_is_replaced() {
     let text = old["metadata"]["annotations"][SUMMARY].as_str().unwrap();
     assert_eq!(serde_json::from_str::<Summary>(text).unwrap(), summary(1));
 }
+
+#[test]
+fn an_answer_about_the_node_that_is_not_json_is_told_with_its_cause() {
+    let mut random = Random::new(1);
+    for (body, expected) in [
+        (&b"<html>"[..], Some("expected value")),
+        (b"{}", Some("has no UID")),
+        (br#"{"metadata": {"uid": "a"}}"#, None),
+    ] {
+        let said = NodeUid::default().answered(body, Duration::ZERO, &mut random);
+        assert_eq!(said.is_some(), expected.is_some(), "{said:?}");
+        assert!(said.is_none_or(|said| said.contains(expected.unwrap())));
+    }
+}

@@ -10,13 +10,9 @@ use crate::support::*;
 /// A publisher whose objects are answered like this; everything else succeeds.
 fn objects(mut reply: impl FnMut(usize) -> Reply + Send + 'static) -> (Running, Log) {
     let mut count = 0;
-    let (client, log) = server(move |seen| {
-        if seen.is("PATCH", OBJECT) {
-            count += 1;
-            reply(count)
-        } else {
-            healthy(seen)
-        }
+    let (client, log) = answering("PATCH", OBJECT, move |_| {
+        count += 1;
+        reply(count)
     });
     let options = PublishOptions {
         ready_label: true,
@@ -231,12 +227,8 @@ async fn a_missing_right_is_named_and_the_other_parts_go_on() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_without_end_is_not_read() {
-    let (client, log) = server(|seen| {
-        if seen.is("GET", NODE) {
-            Reply::Json(200, json!({"metadata": {"uid": "x".repeat(2 << 20)}}))
-        } else {
-            ok()
-        }
+    let (client, log) = answering("GET", NODE, |_| {
+        Reply::Json(200, json!({"metadata": {"uid": "x".repeat(2 << 20)}}))
     });
     let publisher = Running::new(client, options(), Reading::of(told(6)));
     pass(2.0).await;

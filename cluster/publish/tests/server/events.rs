@@ -85,12 +85,8 @@ async fn a_restart_posts_none_twice_and_another_boot_has_other_names() {
     assert_eq!(log.of("POST", EVENTS)[1].body["series"]["count"], 3);
     drop(publisher);
 
-    let (client, log) = server(|seen| {
-        if seen.is("POST", EVENTS) {
-            status(409, "AlreadyExists", "events already exists", json!([]))
-        } else {
-            healthy(seen)
-        }
+    let (client, log) = answering("POST", EVENTS, |_| {
+        status(409, "AlreadyExists", "events already exists", json!([]))
     });
     let publisher = Running::new(client, posting(), Reading::of(with([event(7, 1), event(8, 3)])));
     pass(5.0).await;
@@ -191,13 +187,7 @@ async fn an_event_that_is_refused_or_has_no_namespace_any_more_is_not_sent_again
         (422, "Invalid", json!([]), 1),
     ];
     for (code, reason, causes, dropped) in answers {
-        let (client, log) = server(move |seen| {
-            if seen.is("POST", EVENTS) {
-                status(code, reason, "no", causes.clone())
-            } else {
-                healthy(seen)
-            }
-        });
+        let (client, log) = answering("POST", EVENTS, move |_| status(code, reason, "no", causes.clone()));
         let publisher = Running::new(client, posting(), Reading::of(with([event(7, 1)])));
         pass(3000.0).await;
         assert_eq!(log.of("POST", EVENTS).len(), 1, "{code}");
@@ -205,13 +195,7 @@ async fn an_event_that_is_refused_or_has_no_namespace_any_more_is_not_sent_again
         assert_eq!(publisher.problem("events").is_some(), dropped > 0, "{code}");
     }
 
-    let (client, log) = server(|seen| {
-        if seen.is("POST", EVENTS) {
-            status(403, "Forbidden", "no", json!([]))
-        } else {
-            healthy(seen)
-        }
-    });
+    let (client, log) = answering("POST", EVENTS, |_| status(403, "Forbidden", "no", json!([])));
     let publisher = Running::new(client, posting(), Reading::of(with([event(7, 1), event(8, 1)])));
     pass(250.0).await;
     assert_eq!(log.of("POST", EVENTS).len(), 2, "the right is missing for all");

@@ -15,9 +15,9 @@ fn opted() -> PublishOptions {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_label_is_applied_to_this_node_alone() {
+async fn the_label_alone_of_this_node_says_whether_a_vm_can_be_admitted() {
     let (client, log) = server(healthy);
-    let _publisher = Running::new(client, opted(), Reading::of(told(6)));
+    let publisher = Running::new(client, opted(), Reading::of(told(6)));
     pass(10.0).await;
     let label = &log.of("PATCH", NODE)[0];
     assert_eq!(
@@ -31,14 +31,6 @@ async fn the_label_is_applied_to_this_node_alone() {
     log.clear();
     pass(600.0).await;
     assert_eq!(log.all().len(), 0, "{:?}", log.all());
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_label_alone_says_that_no_vm_can_be_admitted() {
-    let (client, log) = server(healthy);
-    let publisher = Running::new(client, opted(), Reading::of(told(6)));
-    pass(10.0).await;
-    log.clear();
     let mut unready = told(6);
     unready.ready.status = false;
     publisher.tell(unready);
@@ -51,11 +43,11 @@ async fn the_label_alone_says_that_no_vm_can_be_admitted() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_applied_to_a_node_that_is_not_there_and_its_uid_is_found_later() {
     let mut registered = false;
-    let (client, log) = server(move |seen| {
-        if seen.is("GET", NODE) && !std::mem::replace(&mut registered, true) {
-            status(404, "NotFound", "nodes \"worker-1\" not found", json!([]))
-        } else {
+    let (client, log) = answering("GET", NODE, move |seen| {
+        if std::mem::replace(&mut registered, true) {
             healthy(seen)
+        } else {
+            status(404, "NotFound", "nodes \"worker-1\" not found", json!([]))
         }
     });
     let publisher = Running::new(client, opted(), Reading::of(told(6)));
@@ -182,28 +174,23 @@ async fn the_taint_goes_when_vms_can_be_admitted_and_is_remembered() {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_changes_meanwhile_is_read_again() {
-    let (client, _log, node) = tainted(two_taints());
-    let meanwhile = node.clone();
-    let (outer, log) = {
-        let mut first = true;
-        let (service, log) = server(move |seen| {
-            let mut node = meanwhile.lock().unwrap();
-            match (
-                seen.is("GET", NODE),
-                seen.content_type == "application/merge-patch+json",
-            ) {
-                (true, _) => Reply::Json(200, node.clone()),
-                (_, true) if std::mem::replace(&mut first, false) => {
-                    node["spec"]["taints"] = json!([{"key": KEY, "effect": "NoSchedule"}]);
-                    status(409, "Conflict", "the object has been modified", json!([]))
-                }
-                _ => ok(),
+    let (_, _, meanwhile) = tainted(two_taints());
+    let mut first = true;
+    let (client, log) = server(move |seen| {
+        let mut node = meanwhile.lock().unwrap();
+        match (
+            seen.is("GET", NODE),
+            seen.content_type == "application/merge-patch+json",
+        ) {
+            (true, _) => Reply::Json(200, node.clone()),
+            (_, true) if std::mem::replace(&mut first, false) => {
+                node["spec"]["taints"] = json!([{"key": KEY, "effect": "NoSchedule"}]);
+                status(409, "Conflict", "the object has been modified", json!([]))
             }
-        });
-        (service, log)
-    };
-    drop(client);
-    let publisher = Running::new(outer, untainting(), Reading::of(told(6)));
+            _ => ok(),
+        }
+    });
+    let publisher = Running::new(client, untainting(), Reading::of(told(6)));
     pass(10.0).await;
     let patches: Vec<Value> = log
         .of("PATCH", NODE)

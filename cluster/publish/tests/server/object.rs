@@ -190,13 +190,7 @@ async fn facts_that_cannot_be_used_mark_the_object_also_after_a_restart() {
     stands["metadata"]["uid"] = "u".into();
     stands["metadata"]["managedFields"] = json!([{"manager": "steliad"}]);
     stands["metadata"]["annotations"] = json!({"somebody.else/x": "1", "node.koordinator.sh/cpu-topology": "{}"});
-    let (client, log) = server(move |seen| {
-        if seen.is("GET", OBJECT) {
-            Reply::Json(200, stands.clone())
-        } else {
-            healthy(seen)
-        }
-    });
+    let (client, log) = answering("GET", OBJECT, move |_| Reply::Json(200, stands.clone()));
     let publisher = Running::new(client, options(), Reading::of(unusable.clone()));
     pass(10.0).await;
     let again = log.objects();
@@ -216,13 +210,7 @@ async fn facts_that_cannot_be_used_mark_the_object_also_after_a_restart() {
     // None stands, or it is somebody else's: nothing is written.
     for stands in [Reply::Text(404, "404 page not found"), ok()] {
         let mut stands = Some(stands);
-        let (client, log) = server(move |seen| {
-            if seen.is("GET", OBJECT) {
-                stands.take().expect("asked once")
-            } else {
-                healthy(seen)
-            }
-        });
+        let (client, log) = answering("GET", OBJECT, move |_| stands.take().expect("asked once"));
         let publisher = Running::new(client, options(), Reading::of(unusable.clone()));
         pass(100.0).await;
         assert_eq!((log.objects().len(), log.of("GET", OBJECT).len()), (0, 1));

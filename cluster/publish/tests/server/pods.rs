@@ -24,17 +24,20 @@ fn with(isolated: bool) -> Publication {
     }
 }
 
-fn gated(gates: serde_json::Value) -> impl FnMut(&Seen) -> Reply + Send {
-    move |seen| {
-        if seen.is("GET", POD) {
-            Reply::Json(
-                200,
-                json!({"metadata": {"uid": pod(1, true).uid}, "spec": {"readinessGates": gates}}),
-            )
-        } else {
-            healthy(seen)
-        }
-    }
+/// How often the pod with this UID and these gates is asked for, and how often its condition is written, which changes once.
+async fn requests(uid: String, gates: serde_json::Value) -> (usize, usize) {
+    let (client, log) = answering("GET", POD, move |_| {
+        Reply::Json(
+            200,
+            json!({"metadata": {"uid": uid}, "spec": {"readinessGates": gates}}),
+        )
+    });
+    let publisher = Running::new(client, conditions(PodConditions::Gated), Reading::of(with(false)));
+    pass(5.0).await;
+    publisher.tell(with(true));
+    pass(60.0).await;
+    assert!(publisher.status.borrow().problems.is_empty());
+    (log.of("GET", POD).len(), log.of("PATCH", STATUS).len())
 }
 
 #[tokio::test(start_paused = true)]
@@ -70,43 +73,24 @@ async fn a_pods_condition_is_applied_to_the_pod_of_this_uid() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_is_asked_once_for_its_readiness_gates() {
-    let (client, log) = server(gated(
-        json!([{"conditionType": "other/x"}, {"conditionType": "stelia.io/isolated"}]),
-    ));
-    let publisher = Running::new(client, conditions(PodConditions::Gated), Reading::of(with(false)));
-    pass(5.0).await;
-    publisher.tell(with(true));
-    pass(5.0).await;
-    assert_eq!((log.of("GET", POD).len(), log.of("PATCH", STATUS).len()), (1, 2));
-
-    for gates in [json!([]), json!([{"conditionType": "other/x"}])] {
-        let (client, log) = server(gated(gates));
-        let publisher = Running::new(client, conditions(PodConditions::Gated), Reading::of(with(false)));
-        pass(5.0).await;
-        publisher.tell(with(true));
-        pass(5.0).await;
-        assert_eq!((log.of("GET", POD).len(), log.of("PATCH", STATUS).len()), (1, 0));
+async fn a_pod_is_asked_once_for_its_readiness_gates_and_another_of_the_name_is_not_written() {
+    let own = || pod(1, true).uid;
+    let (ours, other) = (
+        json!({"conditionType": "stelia.io/isolated"}),
+        json!({"conditionType": "other/x"}),
+    );
+    for (uid, gates, expected) in [
+        (own(), json!([other, ours]), (1, 2)),
+        (own(), json!([]), (1, 0)),
+        (own(), json!([other]), (1, 0)),
+        ("another".to_owned(), json!([ours]), (1, 0)),
+    ] {
+        assert_eq!(requests(uid.clone(), gates.clone()).await, expected, "{uid} {gates}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_pod_of_the_name_is_not_written() {
-    let (client, log) = server(|seen| {
-        if seen.is("GET", POD) {
-            Reply::Json(
-                200,
-                json!({"metadata": {"uid": "another"}, "spec": {"readinessGates": [{"conditionType": "stelia.io/isolated"}]}}),
-            )
-        } else {
-            healthy(seen)
-        }
-    });
-    let publisher = Running::new(client, conditions(PodConditions::Gated), Reading::of(with(true)));
-    pass(60.0).await;
-    assert_eq!((log.of("GET", POD).len(), log.of("PATCH", STATUS).len()), (1, 0));
-    assert!(publisher.status.borrow().problems.is_empty());
-
+async fn a_pod_that_is_gone_is_written_once() {
     let uid = json!([{"reason": "FieldValueInvalid", "message": "field is immutable", "field": "metadata.uid"}]);
     let mismatch = "Precondition failed: UID in precondition: a, UID in object meta: b";
     let answers = [
@@ -116,13 +100,7 @@ async fn another_pod_of_the_name_is_not_written() {
         (422, "Invalid", "Pod \"vm-1\" is invalid", uid),
     ];
     for (code, reason, text, causes) in answers {
-        let (client, log) = server(move |seen| {
-            if seen.is("PATCH", STATUS) {
-                status(code, reason, text, causes.clone())
-            } else {
-                healthy(seen)
-            }
-        });
+        let (client, log) = answering("PATCH", STATUS, move |_| status(code, reason, text, causes.clone()));
         let publisher = Running::new(client, conditions(PodConditions::All), Reading::of(with(false)));
         pass(5.0).await;
         publisher.tell(with(true));
@@ -138,11 +116,11 @@ async fn another_pod_of_the_name_is_not_written() {
 #[tokio::test(start_paused = true)]
 async fn a_condition_that_is_refused_is_named_and_sent_again_when_it_is_another() {
     let mut first = true;
-    let (client, log) = server(move |seen| {
-        if seen.is("PATCH", STATUS) && std::mem::replace(&mut first, false) {
+    let (client, log) = answering("PATCH", STATUS, move |_| {
+        if std::mem::replace(&mut first, false) {
             status(422, "Invalid", "reason: Invalid value", json!([]))
         } else {
-            healthy(seen)
+            ok()
         }
     });
     let publisher = Running::new(client, conditions(PodConditions::All), Reading::of(with(false)));

@@ -135,6 +135,21 @@ pub fn server(mut reply: impl FnMut(&Seen) -> Reply + Send + 'static) -> (Client
     (Client::new(service, "default"), log)
 }
 
+/// A client of an API server that answers these requests like this, and all others as a healthy one.
+pub fn answering(
+    method: &'static str,
+    path: &'static str,
+    mut reply: impl FnMut(&Seen) -> Reply + Send + 'static,
+) -> (Client, Log) {
+    server(move |seen| {
+        if seen.is(method, path) {
+            reply(seen)
+        } else {
+            healthy(seen)
+        }
+    })
+}
+
 /// A publisher that runs, and what it is told.
 pub struct Running {
     pub readings: watch::Sender<Reading>,
