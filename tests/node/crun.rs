@@ -1,6 +1,6 @@
 //! A node whose OCI runtime is crun, as CRI-O's are: the container's processes are in a cgroup of its scope.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::limits::{assert_devices_are_closed, in_float, vm_with_shell};
 use crate::support::*;
@@ -75,22 +75,5 @@ fn a_container_of_crun_is_isolated_bound_and_given_back() {
         before.others.retain(|thread| thread.name != "sleep");
         pod.deregister();
         assert_given_back(&pod, before);
-    });
-}
-
-#[test]
-fn a_container_of_crun_that_is_restarted_is_an_instance_anew_and_killed_leaves_nothing() {
-    on_node(|| {
-        let first = Pod::start_vm("crun-again", 2, &["--runtime", "crun"]).running();
-        let second = first.restart();
-        assert_ne!(second.origin(), first.origin());
-        second.wait_running();
-        assert_isolated(&second, 2);
-        second.assert_alone();
-        assert!(!unit(&first).0.exists());
-        second.kill();
-        wait_until("nothing is left", || leftovers().is_empty());
-        let scope: &Path = &unit(&second).0;
-        wait_until("nor of the container", || !scope.exists());
     });
 }

@@ -98,18 +98,4 @@ mod here {
             assert_given_back(&pod);
         });
     }
-
-    #[test]
-    fn a_daemon_that_was_away_when_a_container_ended_takes_its_cpus_back() {
-        in_place(|| {
-            let (ends, stays) = (vm("ends"), vm("stays"));
-            stopped_but_for(None);
-            ends.kill();
-            wait_until("it is gone", || !ends.origin().exists());
-            start_all();
-            let own = stays.cpus.clone().expect("CPUs");
-            wait_until("kubepods' list is the other one's", || lists(&stays)[0] == own);
-            assert_isolated(&stays, 2);
-        });
-    }
 }

@@ -263,38 +263,6 @@ fn what_the_runtime_wrote_of_memory_and_devices_is_on_the_scope_and_follows_at_o
 }
 
 #[test]
-fn memory_that_is_shrunk_below_what_the_vm_holds_kills_nobody_and_is_applied_when_it_fits() {
-    on_node(|| {
-        let pod = vm_with_shell("shrunk", &["--memory", "600M"], "-m 64");
-        let bytes = |file: &str| -> u64 { pod.scope_file(file).parse().expect("bytes") };
-        let before = bytes("memory.current");
-        let program =
-            "import time; held = bytearray(b\"x\") * (200 << 20); print(len(held), flush=True); time.sleep(1000)";
-        let wait = "echo $! > /tmp/holder; while [ ! -s /tmp/held ]; do sleep 0.1; done";
-        in_float(&pod, &format!("python3 -c '{program}' > /tmp/held & {wait}"));
-        let limit = (before + (100 << 20)) >> 20;
-        println!(
-            "  {} MiB before, limit {limit} MiB, now {} MiB",
-            before >> 20,
-            bytes("memory.current") >> 20
-        );
-        pod.resize("--memory", &format!("{limit}M"));
-        let told = format!("memory limit was lowered to {} bytes", limit << 20);
-        wait_until("it is said", || pod.shows(&told));
-        reconcile();
-        assert_eq!(bytes("memory.max"), 600 << 20);
-        assert!(pod.scope_file("memory.events").contains("oom_kill 0"));
-        assert_isolated(&pod, 2);
-        in_float(&pod, "kill $(cat /tmp/holder)");
-        wait_until("the new limit", || {
-            reconcile();
-            bytes("memory.max") == limit << 20
-        });
-        assert_isolated(&pod, 2);
-    });
-}
-
-#[test]
 fn float_can_be_limited_by_configuration() {
     on_node_undoing(unconfigure, || {
         let pod = Pod::vm("throttled", 2);

@@ -157,16 +157,3 @@ fn a_balloon_makes_a_vm_fit_into_a_smaller_limit() {
         assert!(pod.scope_file("memory.events").contains("oom_kill 0"));
     });
 }
-
-#[test]
-fn a_vm_without_a_device_keeps_its_memory_and_says_why() {
-    on_node(|| {
-        let runner = ["--qmp", "/run/qmp", "--resize-memory", "yes"];
-        let pod = Pod::start_vm_with("fixed", 2, &["--memory", "400M"], &runner).running();
-        limit(&pod, 500);
-        let outcome = || probe_state(&pod)["memory-resize"]["outcome"] == "impossible";
-        wait_until_or("it is impossible", || pod.logs(), outcome);
-        assert_says(&pod.logs(), &["neither virtio-mem (with an id) nor a balloon"]);
-        assert_isolated(&pod, 2);
-    });
-}

@@ -2,11 +2,9 @@
 //!
 //! The node's cores are the CPUs 0-1, 2-3 | 4-5, 6-7, its NUMA nodes 0-3 and 4-7.
 
-mod bounds;
 mod classes;
 mod evaluate;
 mod life;
-mod policies;
 mod quota;
 mod rebind;
 mod resize;
@@ -98,13 +96,6 @@ impl Sleeper {
 
     fn give_back(&self) {
         self.pod.deregister();
-    }
-
-    /// What became of its exclusive policy.
-    fn exclusivity(&self) -> String {
-        let allocation = allocation(&self.pod);
-        let text = allocation["exclusivity"].as_str();
-        text.unwrap_or_else(|| panic!("{allocation}")).to_owned()
     }
 
     fn float(&self) -> CpuSet {

@@ -1,8 +1,5 @@
 //! Rebind: running VMs move to better CPUs.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use serde_json::Value;
 use stelia_cpus::CpuSet;
 
@@ -93,64 +90,6 @@ fn a_running_vm_moves_to_one_numa_node_and_no_guest_stops() {
         machine.wait_state("isolated");
         assert_eq!(cpus(machine.described()["exclusive"].as_str().expect("a CPU list")), to);
         assert_isolated(&machine, 2);
-    });
-}
-
-/// A cgroup that has a CPU in its exclusive list, until the value is dropped: the kernel keeps it out of its siblings' lists.
-struct Blocker(PathBuf);
-
-impl Blocker {
-    fn on(cpu: u32) -> Self {
-        let blocker = Self(Path::new(CGROUP).join("blocker"));
-        fs::create_dir(&blocker.0).expect("mkdir");
-        let list = blocker.0.join("cpuset.cpus.exclusive");
-        put(&list, cpu.to_string());
-        assert_eq!(read(&list), cpu.to_string());
-        blocker
-    }
-}
-
-impl Drop for Blocker {
-    fn drop(&mut self) {
-        // What is left is told by the frame of every test.
-        let _ = fs::remove_dir(&self.0);
-    }
-}
-
-#[test]
-fn a_move_that_fails_in_the_middle_leaves_the_vm_where_it_was() {
-    on_allocator(SETTINGS, || {
-        let fillers = fillers();
-        let machine = vm("machine", 2, &[], CORES);
-        assert_fragmented(&machine.exclusive());
-        fillers.iter().for_each(Sleeper::give_back);
-        let before = assert_isolated(&machine, 2);
-        let planned = rebind(&["--dry-run"]);
-        let to = cpus(planned["moves"][0]["to"].as_str().expect("a CPU list"));
-        // Somebody else has one of its next CPUs, which only the kernel knows.
-        let next = to.difference(&machine.exclusive()).iter().next().expect("a CPU");
-        let blocker = Blocker::on(next);
-        let failed = rebind(&[]);
-        assert_eq!(
-            (&failed["phase"], &failed["success"]),
-            (&"Failed".into(), &false.into())
-        );
-        let reason = failed["reason"].as_str().expect("a reason");
-        let stays = format!("pod {} stays on {}", machine.uid, machine.exclusive());
-        assert!(reason.contains(&stays), "{reason}");
-        assert_eq!(failed["moves"], Value::Array(Vec::new()));
-        assert_eq!(assert_isolated(&machine, 2), before);
-        assert_eq!(
-            cpus(machine.described()["exclusive"].as_str().expect("a CPU list")),
-            machine.exclusive()
-        );
-        wait_running_on(&machine);
-        drop(blocker);
-        assert_eq!(rebind(&[&*machine.uid])["phase"], "Succeed");
-        let machine = moved(machine);
-        assert_eq!(nodes(&machine.exclusive()).len(), 1);
-        let after = assert_isolated(&machine, 2);
-        assert_eq!(after.identities(), before.identities());
     });
 }
 

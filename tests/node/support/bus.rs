@@ -176,13 +176,6 @@ pub fn answered<T: DeserializeOwned>(printed: &str) -> T {
     parse(reply["data"][0].as_str().expect("a string"))
 }
 
-/// Whether something with this code is wrong on the node.
-pub fn node_has_problem(code: &str) -> bool {
-    let described = describe();
-    let problems = described["problems"].as_array().expect("an array");
-    problems.iter().any(|problem| problem["code"] == code)
-}
-
 /// What the daemon says of the whole node.
 pub fn describe() -> Value {
     answered(&run(&busctl(MANAGER, "Manager", &["Describe"])))
