@@ -108,11 +108,6 @@ fn threads_and_processes_are_as_recorded_of_the_vmm_that_is_looked_like() {
         for shape in &SHAPES {
             let pod = start(shape);
             let found = threads(&pod, shape);
-            println!(
-                "  {}: {:?}",
-                shape.like,
-                found.iter().map(|one| &one.name).collect::<Vec<_>>()
-            );
             let own: Vec<u32> = threads_of(pod.pid).iter().map(|thread| thread.tid).collect();
             for vcpu in 0..2 {
                 assert!(

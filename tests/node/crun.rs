@@ -23,8 +23,6 @@ fn a_container_of_crun_is_isolated_bound_and_given_back() {
         assert_isolated(&pod, 2);
 
         // The container's limits hold where it was moved to; its weight is the scope's.
-        let both = |file: &str| (read(scope.join(file)), pod.file(file));
-        println!("  pids.max of scope and subgroup: {:?}", both("pids.max"));
         assert_eq!(pod.scope_file("pids.max"), "90");
         assert_eq!(pod.scope_file("memory.max"), (400u64 << 20).to_string());
         assert_eq!(pod.scope_file("cpu.weight"), read(scope.join("cpu.weight")));
@@ -33,7 +31,6 @@ fn a_container_of_crun_is_isolated_bound_and_given_back() {
         // was moved may open no more.
         let policies =
             [&name, &format!("stelia-instance-{}.scope", pod.uid)].map(|unit| property("DevicePolicy", unit));
-        println!("  DevicePolicy of crun's scope and of the instance's: {policies:?}");
         assert_eq!(policies[1], "strict");
         assert_devices_are_closed(&pod);
 
@@ -42,7 +39,6 @@ fn a_container_of_crun_is_isolated_bound_and_given_back() {
             "kubelet-standin pod resize {} --memory 500M --cpuset 4-5",
             pod.name
         ));
-        println!("  memory.max of scope and subgroup: {:?}", both("memory.max"));
         let pod = pod.now();
         reconcile();
         assert_eq!(pod.scope_file("memory.max"), (500u64 << 20).to_string());

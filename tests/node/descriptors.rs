@@ -139,7 +139,6 @@ fn a_guest_has_a_tap_and_vhost_by_descriptors_of_the_runner() {
         }
         assert_eq!(counters(), counted, "nobody is blamed for it");
         let open = open_devices(&pod);
-        println!("  {open:?}");
         let of = |name: &str| {
             let mut found = open.iter().filter(|(process, _)| process.starts_with(name));
             found.next().map(|(_, open)| open.clone()).unwrap_or_default()

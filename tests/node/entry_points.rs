@@ -44,11 +44,6 @@ fn a_pod_that_attacks_the_socket_disturbs_nobody_else() {
             let out = attacking.wait_with_output().expect("the attack's output");
             let text = String::from_utf8_lossy(&out.stdout);
             assert!(out.status.success() && text.contains("ATTACKED"), "{name}: {out:?}");
-            let lines = text
-                .lines()
-                .filter(|line| line.contains("ATTACKED") || line.starts_with("  "));
-            println!("{}", lines.collect::<Vec<_>>().join("\n"));
-            println!("  daemon's peak: {} KiB", kib(&pid, "VmHWM"));
             assert_eq!(daemon(), pid, "the daemon was started again");
             let now = kib(&pid, "VmHWM");
             assert!(now < 16 << 10, "{name}: from {peak} to {now} KiB");
@@ -108,8 +103,7 @@ fn the_sandbox_is_as_tight_as_it_is_said_to_be() {
             ("steliad-device-plugin.service", "13"),
         ] {
             let threshold = format!("--threshold={most}");
-            let text = run(&["systemd-analyze", "security", "--no-pager", &threshold, unit]);
-            println!("  {}", text.lines().last().unwrap_or_default());
+            run(&["systemd-analyze", "security", "--no-pager", &threshold, unit]);
         }
         let status = status(daemon());
         let field = |name: &str| field(&status, name);

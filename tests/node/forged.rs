@@ -130,7 +130,6 @@ fn a_container_that_writes_its_own_cgroup_gains_nothing() {
             assert_eq!(place(1), init, "{what}");
             assert_eq!(attacker.state(), None, "{what}");
             let unreadable = describe()["node"]["unreadable"].to_string();
-            println!("  {what}: {unreadable}");
             assert!(unreadable.contains(&attacker.cgroup), "{what}: {unreadable}");
             assert_victim_is_maintained(&victim);
         }

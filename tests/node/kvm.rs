@@ -27,7 +27,6 @@ fn assert_placed_like_the_guest(pod: &Pod) {
             );
         }
     }
-    println!("  guest {guest:?} on {seats:?}");
 }
 
 #[test]
@@ -52,7 +51,5 @@ fn a_guest_that_is_a_system_finds_its_siblings_and_nodes_on_the_hosts() {
         assert_placed_like_the_guest(&resized);
         let said = alive(&pod);
         wait_until("the guest works on", || alive(&pod) > said);
-        let memory = pod.scope_file("memory.current");
-        println!("  the VM's memory: {memory} bytes");
     });
 }

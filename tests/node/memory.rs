@@ -53,7 +53,6 @@ fn start(name: &str, limit: u64, machine: &str, kernel_words: &str) -> (Pod, u64
 /// The guest's MiB once it says them.
 pub fn until_said(pod: &Pod) -> u64 {
     let has = wait_until_or("the guest says what it has", || seen(pod), || said(pod));
-    println!("  the guest has {has} MiB, the scope {} MiB", current(pod));
     has
 }
 
@@ -84,7 +83,6 @@ fn current(pod: &Pod) -> u64 {
 }
 
 pub fn limit(pod: &Pod, mib: u64) {
-    println!("  limit {mib} MiB");
     pod.resize("--memory", &format!("{mib}M"));
 }
 
@@ -100,7 +98,6 @@ pub fn until_it_has(pod: &Pod, mib: u64) {
     until(pod, "the runner says so", || {
         probe_state(pod)["memory-resize"]["outcome"] == "done"
     });
-    println!("  the guest has {mib} MiB, the scope {} MiB", current(pod));
 }
 
 pub fn until_limited(pod: &Pod, mib: u64) {

@@ -73,7 +73,6 @@ impl Sleeper {
         let answer = answer
             .map(|text| cpus(&text))
             .map_err(|error| refusal::<()>(Err(error)));
-        println!("  {} asks {words:?}: {answer:?}", self.pod.name);
         answer
     }
 
@@ -134,7 +133,6 @@ fn moved(pod: Pod) -> Pod {
 /// What a command of `steliactl`'s prints as JSON, and whether it succeeded.
 fn steliactl(command: &[&str], arguments: &[&str]) -> Value {
     let (mut printed, out) = printed(&[&["steliactl", "--json=short"], command, arguments].concat());
-    println!("  {command:?} {arguments:?}: {} {printed}", out.status);
     printed["success"] = out.status.success().into();
     printed
 }

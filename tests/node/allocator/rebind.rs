@@ -117,7 +117,6 @@ fn a_daemon_killed_in_the_middle_of_a_job_leaves_the_vm_whole() {
             }
             let now = moved(quiet.now());
             let at = now.exclusive();
-            println!("  died before change {n}: {died}; {own} -> {at}");
             assert_isolated(&now, 2);
             assert_eq!(now.threads().identities(), ids);
             assert!(at == own || nodes(&at).len() == 1, "{at}");

@@ -145,7 +145,6 @@ pub fn an_intruder_is_named_with_each_of_its_switches() {
     let seen = witness.switches(&own);
     drop(witness);
     drop(stopped);
-    println!("  {attribution:#?}");
     assert_eq!(attribution.problems, [""; 0]);
     assert_eq!((attribution.dropped, &attribution.cpus), (0, &own.to_string()));
     assert!(attribution.from_us < attribution.until_us);

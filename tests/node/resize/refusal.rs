@@ -73,7 +73,6 @@ fn assert_reason_is_said(pod: &Pod, set: &CpuSet) {
         let mut own = told.events.iter().filter(|event| event.uid == pod.uid);
         own.find(|event| format!("{event:?}").contains(&reason)).map(|_| ())
     });
-    println!("  {:?}", told().map(|told| told.events));
 }
 
 #[test]
@@ -121,7 +120,6 @@ fn a_guest_whose_agent_and_kernel_refuse_keeps_its_vcpus() {
         let refused = lines
             .lines()
             .find(|line| line.contains("the guest is asked by ACPI alone"));
-        println!("  {refused:?}");
         assert!(refused.is_some_and(|line| line.contains("guest-set-vcpus")), "{lines}");
         until_counted(&pod, 4);
     });

@@ -87,11 +87,7 @@ const UNITS: [(&str, &str); 3] = [
 pub fn start() {
     static INIT: Once = Once::new();
     INIT.call_once(|| {
-        for name in ["crio", "conmon", "crun", "kubelet"] {
-            println!("  {}", version(name));
-        }
-        // It does not say its version.
-        program("pinns");
+        ["crio", "conmon", "crun", "kubelet", "pinns"].map(program);
         write_files();
         run("modprobe overlay");
         run("systemctl daemon-reload");
@@ -103,14 +99,7 @@ pub fn start() {
             let checkpoint = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint";
             read_if_there(checkpoint).contains(RESOURCE)
         });
-        println!("  kubelet's state: {}", read(STATE));
     });
-}
-
-fn version(name: &str) -> String {
-    let path = program(name);
-    let text = utf8(&output(&[&path.to_string_lossy(), "--version"]).stdout);
-    format!("{name}: {}", text.lines().next().unwrap_or("no version"))
 }
 
 fn write_files() {

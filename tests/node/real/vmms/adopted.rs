@@ -98,8 +98,7 @@ fn a_vmm_that_is_the_first_process_is_adopted_where_the_runtime_copes() {
                 continue;
             }
             let is_final = |reason: &(String, String)| reason.0 == "NoAnchor";
-            let reason = wait_until("it is refused", || refused(&pod).filter(is_final));
-            println!("  {}: {reason:?}", vmm.name());
+            wait_until("it is refused", || refused(&pod).filter(is_final));
             let listed = run(&["steliactl", "list", "--unmanaged"]);
             assert!(listed.contains("NoAnchor"), "{listed}");
             end();

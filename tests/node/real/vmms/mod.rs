@@ -14,8 +14,6 @@ mod runner;
 
 use std::cell::Cell;
 
-use stelia_cpus::CpuSet;
-
 use crate::real::program;
 use crate::support::*;
 use api::{Answer, Api};
@@ -218,7 +216,13 @@ impl Vm {
         }
         match self.way {
             Way::Container => self.wrong_in_partition(&threads),
-            _ => self.wrong_placement(&threads).or_else(|| self.wrong_cgroups()),
+            _ if self.pod.is_in_place() != (self.way == Way::InPlace) => Some("in the wrong tree".into()),
+            _ => {
+                let shared = near_pool(&self.pod);
+                wrong(&self.pod, &threads.vcpus, &threads.others, &shared, |one| {
+                    self.is_anchor(one)
+                })
+            }
         }
     }
 
@@ -229,37 +233,6 @@ impl Vm {
         let stray = all.find(|thread| !thread.cgroup.starts_with(&own) || !thread.allowed.is_subset(&exclusive));
         let stray = stray.map(|thread| format!("{thread:?}"));
         stray.or_else(|| (!is_partition(&self.pod)).then(|| "not a partition".into()))
-    }
-
-    /// Each vCPU has a CPU of its own, and everything else is on shared CPUs.
-    fn wrong_placement(&self, threads: &Threads) -> Option<String> {
-        let pod = &self.pod;
-        let (exclusive, shared) = (pod.exclusive(), near_pool(pod));
-        let mut used = CpuSet::new();
-        for vcpu in &threads.vcpus {
-            let own = vcpu.allowed.len() == 1 && vcpu.allowed.is_subset(&exclusive);
-            if vcpu.cgroup != pod.vcpu() || !own || !vcpu.allowed.is_disjoint(&used) {
-                return Some(format!("{vcpu:?}, {used} used"));
-            }
-            used = used.union(&vcpu.allowed);
-        }
-        let floats = |thread: &&Thread| thread.cgroup == pod.float() && thread.allowed == shared;
-        let mut others = threads.others.iter().filter(|thread| !floats(thread));
-        let stray = others.find(|thread| thread.cgroup != pod.origin() || !self.is_anchor(thread))?;
-        Some(format!("{stray:?}, not in {} on {shared}", pod.float().display()))
-    }
-
-    /// The kernel's own word.
-    fn wrong_cgroups(&self) -> Option<String> {
-        let exclusive = self.pod.exclusive();
-        let (partition, effective) = (self.pod.partition(), self.pod.effective());
-        let (taken, workers) = (partitioned(), workers());
-        let whole = partition == kind()
-            && effective == exclusive
-            && exclusive.is_subset(&taken)
-            && workers.is_disjoint(&exclusive)
-            && self.pod.is_in_place() == (self.way == Way::InPlace);
-        (!whole).then(|| format!("{partition} on {effective}, {taken} in partitions, workers on {workers}"))
     }
 
     /// Wait until all is as promised, and hold `steliactl verify` to saying so.
