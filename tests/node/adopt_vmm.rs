@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-use test_vmm::recording::{self, Moment, Process, Recording};
+use test_vmm::recording::{Moment, Process, Vmm};
 
 use crate::support::*;
 
@@ -11,60 +11,28 @@ pub const TEST_VMM: &str = "/job/test-vmm";
 /// The guest's memory, within the container.
 const MEMORY: &str = "/tmp/guest";
 
-/// A VMM that `test-vmm` can look like.
-pub struct Shape {
-    pub like: &'static str,
-    /// The names of its vCPU threads without their numbers.
-    pub vcpu: &'static str,
-    recording: &'static str,
-}
-
-pub const SHAPES: [Shape; 3] = [
-    Shape {
-        like: "cloud-hypervisor",
-        vcpu: "vcpu",
-        recording: recording::CLOUD_HYPERVISOR,
-    },
-    Shape {
-        like: "firecracker",
-        vcpu: "fc_vcpu ",
-        recording: recording::FIRECRACKER,
-    },
-    Shape {
-        like: "crosvm",
-        vcpu: "crosvm_vcpu",
-        recording: recording::CROSVM,
-    },
-];
-
-impl Shape {
-    fn recording(&self) -> Recording {
-        Recording::parse(self.recording).expect("a recording")
-    }
-
-    /// The recorded processes, without the threads that KVM makes on x86 alone, where they were recorded.
-    fn expected(&self, moment: Moment) -> Option<Vec<Process>> {
-        let mut processes = self.recording().at(moment)?.to_vec();
-        if !cfg!(target_arch = "x86_64") {
-            for process in &mut processes {
-                process.threads.retain(|name| !name.starts_with("kvm-"));
-            }
+/// The recorded processes, without the threads that KVM makes on x86 alone, where they were recorded.
+fn recorded(vmm: Vmm, moment: Moment) -> Option<Vec<Process>> {
+    let mut processes = vmm.recording().expect("a recording").at(moment)?.to_vec();
+    if !cfg!(target_arch = "x86_64") {
+        for process in &mut processes {
+            process.threads.retain(|name| !name.starts_with("kvm-"));
         }
-        Some(processes)
     }
+    Some(processes)
 }
 
 /// A pod whose container runs such a VMM, with 2 vCPUs, and whose guest runs.
-fn start(shape: &Shape) -> Pod {
-    let command = [TEST_VMM, "--like", shape.like, "--vcpus", "2", "--memory", MEMORY];
+fn start(vmm: Vmm) -> Pod {
+    let command = [TEST_VMM, "--like", vmm.name(), "--vcpus", "2", "--memory", MEMORY];
     let options = [Accel::Kvm.device(), &["--cpus", "2"]].concat();
-    Pod::start(&format!("like-{}", shape.like), &options, &command).running()
+    Pod::start(&format!("like-{}", vmm.name()), &options, &command).running()
 }
 
 /// Wait until the processes and threads are those that the real VMM had at this moment.
-fn until_as_recorded(pod: &Pod, shape: &Shape, moment: Moment) {
-    let expected = shape.expected(moment);
-    assert!(expected.is_some(), "{moment:?} of {} is not recorded", shape.like);
+fn until_as_recorded(pod: &Pod, vmm: Vmm, moment: Moment) {
+    let expected = recorded(vmm, moment);
+    assert!(expected.is_some(), "{moment:?} of {} is not recorded", vmm.name());
     let seen = || processes(pod.pid);
     wait_until_or(
         &format!("{} is as the recording {moment:?}", pod.name),
@@ -74,8 +42,8 @@ fn until_as_recorded(pod: &Pod, shape: &Shape, moment: Moment) {
 }
 
 /// Every thread of the container, once all have the names that they give themselves.
-fn threads(pod: &Pod, shape: &Shape) -> Vec<Thread> {
-    until_as_recorded(pod, shape, Moment::Booted);
+fn threads(pod: &Pod, vmm: Vmm) -> Vec<Thread> {
+    until_as_recorded(pod, vmm, Moment::Booted);
     container_and_nested(pod.pid).into_values().flatten().collect()
 }
 
@@ -105,24 +73,24 @@ fn assert_runs(pod: &Pod) {
 fn threads_and_processes_are_as_recorded_of_the_vmm_that_is_looked_like() {
     needs_kvm();
     on_node(|| {
-        for shape in &SHAPES {
-            let pod = start(shape);
-            let found = threads(&pod, shape);
+        for vmm in Vmm::ALL {
+            let pod = start(vmm);
+            let found = threads(&pod, vmm);
             let own: Vec<u32> = threads_of(pod.pid).iter().map(|thread| thread.tid).collect();
             for vcpu in 0..2 {
                 assert!(
-                    own.contains(&number_of(&found, &format!("{}{vcpu}", shape.vcpu))),
+                    own.contains(&number_of(&found, &format!("{}{vcpu}", vmm.vcpu_prefix()))),
                     "{found:#?}"
                 );
             }
             // Nobody registered it: it is where its runtime put it.
             assert!(found.iter().all(|thread| thread.cgroup == pod.origin()), "{found:#?}");
             assert_runs(&pod);
-            if shape.recording().at(Moment::ShutDown).is_some() {
+            if recorded(vmm, Moment::ShutDown).is_some() {
                 kill("-USR1", pod.pid);
-                until_as_recorded(&pod, shape, Moment::ShutDown);
+                until_as_recorded(&pod, vmm, Moment::ShutDown);
                 kill("-USR2", pod.pid);
-                until_as_recorded(&pod, shape, Moment::BootedAgain);
+                until_as_recorded(&pod, vmm, Moment::BootedAgain);
             }
             pod.delete(0);
         }

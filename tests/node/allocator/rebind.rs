@@ -4,7 +4,6 @@ use serde_json::Value;
 use stelia_cpus::CpuSet;
 
 use super::{Sleeper, moved, nodes, on_allocator, steliactl, vm};
-use crate::crash::{Failpoints, isolate, quiet_vm};
 use crate::support::*;
 
 const CORES: &[&str] = &["--cpu-bind-policy", "FullPCPUs"];
@@ -91,51 +90,4 @@ fn a_running_vm_moves_to_one_numa_node_and_no_guest_stops() {
         assert_eq!(cpus(machine.described()["exclusive"].as_str().expect("a CPU list")), to);
         assert_isolated(&machine, 2);
     });
-}
-
-#[test]
-fn a_daemon_killed_in_the_middle_of_a_job_leaves_the_vm_whole() {
-    on_allocator(SETTINGS, || {
-        let fillers = fillers();
-        let quiet = given_cpus(quiet_vm("machine"));
-        let ids = quiet.threads().identities();
-        let failpoints = Failpoints::mount();
-        // Every change of a job is one that it may die before; model tests try each, here it is every third.
-        for n in (1..).step_by(3) {
-            let own = cpus(quiet.described()["exclusive"].as_str().expect("a CPU list"));
-            assert_fragmented(&own);
-            fillers.iter().for_each(Sleeper::give_back);
-            let daemon = failpoints.daemon_that_dies_at(n);
-            let out = output("steliactl --json=short rebalance");
-            let told = utf8(&out.stdout);
-            quiet.wait_state("isolated");
-            let died = daemon_pid() != daemon;
-            // Who waited for the job's end is told what became of it, unless the daemon died before it had a number.
-            match serde_json::from_str::<Value>(&told) {
-                Ok(told) => assert_eq!(told["phase"], if died { "Unknown" } else { "Succeed" }, "{told}"),
-                Err(_) => assert!(died && !out.status.success(), "{out:?}"),
-            }
-            let now = moved(quiet.now());
-            let at = now.exclusive();
-            assert_isolated(&now, 2);
-            assert_eq!(now.threads().identities(), ids);
-            assert!(at == own || nodes(&at).len() == 1, "{at}");
-            if !died {
-                assert_eq!(nodes(&at).len(), 1);
-                assert!(n > 10, "only {n} changes");
-                return;
-            }
-            quiet.deregister();
-            assert_eq!(quiet.state(), None);
-            fill(&fillers);
-            isolate(&quiet);
-        }
-    });
-}
-
-/// Registered by root, with the CPUs of its own.
-fn given_cpus(pod: Pod) -> Pod {
-    isolate(&pod);
-    pod.wait_state("isolated");
-    moved(pod)
 }

@@ -136,34 +136,6 @@ fn monitor_prints_a_line_for_what_happens_until_told_to_end() {
 }
 
 #[test]
-fn monitor_tells_when_kubelets_state_cannot_be_used() {
-    let simulation = Simulation::start(&scenario(""));
-    let mut monitor = simulation.spawn(&["monitor"]);
-    let mut lines = BufReader::new(monitor.stdout.take().expect("stdout")).lines();
-    assert!(
-        lines
-            .next()
-            .expect("text")
-            .expect("a line")
-            .ends_with("steliad is running")
-    );
-    let file = simulation.sockets.join("kubelet/cpu_manager_state");
-    let whole = fs::read(&file).expect("read");
-    fs::write(&file, "no JSON").expect("write");
-    // Once, whatever VMs there are; signals of the VMs may come before.
-    let mut told = lines.map(|line| line.expect("a line")).take(20);
-    let mut until = |part: &str| {
-        told.find(|line| line.contains(part))
-            .unwrap_or_else(|| panic!("no {part}"))
-    };
-    assert!(until("no new VMs; running VMs keep their CPUs").contains("  node  "));
-    fs::write(&file, whole).expect("write");
-    until("  node  problem solved: ");
-    signal(&monitor, nix::sys::signal::Signal::SIGTERM);
-    ends(monitor);
-}
-
-#[test]
 fn monitor_ends_when_nobody_reads() {
     let simulation = Simulation::start(&scenario(""));
     let mut monitor = simulation.spawn(&["monitor"]);

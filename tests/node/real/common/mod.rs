@@ -1,6 +1,6 @@
 //! What the tests of several jobs use.
 
-pub(super) mod image;
+pub mod image;
 
 use std::fs;
 

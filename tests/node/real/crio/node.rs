@@ -87,7 +87,9 @@ const UNITS: [(&str, &str); 3] = [
 pub fn start() {
     static INIT: Once = Once::new();
     INIT.call_once(|| {
-        ["crio", "conmon", "crun", "kubelet", "pinns"].map(program);
+        for name in ["crio", "conmon", "crun", "kubelet", "pinns"] {
+            program(name);
+        }
         write_files();
         run("modprobe overlay");
         run("systemctl daemon-reload");

@@ -1,6 +1,6 @@
 //! Adopted by the ready-made rules, in `stelia.slice` and with the container's cgroup as the partition.
 
-use super::{CPUS, Vm, Vmm, Way, guest};
+use super::{CPUS, Vm, Vmm, Way, command, guest, released};
 use crate::real::program;
 use crate::support::*;
 
@@ -81,9 +81,9 @@ fn a_vmm_that_is_the_first_process_is_adopted_where_the_runtime_copes() {
     adopting("", || {
         for vmm in [Vmm::CloudHypervisor, Vmm::Firecracker] {
             guest::make();
-            let boot = vmm.command(&format!("exec /tmp/{}", vmm.released()), &guest::words(vmm));
+            let boot = command(vmm, &format!("exec /tmp/{}", released(vmm)), &guest::words(vmm));
             let file = program(vmm.name()).display().to_string();
-            let script = format!("ln -s {file} /tmp/{}; {boot}", vmm.released());
+            let script = format!("ln -s {file} /tmp/{}; {boot}", released(vmm));
             let options = [Accel::Kvm.device(), &["--cpus", CPUS, "--runtime", "runc"]].concat();
             let pod = Pod::start(&format!("{}-first", vmm.name()), &options, &["sh", "-c", &script]);
             configure(&rule(vmm, ""));

@@ -9,7 +9,7 @@ use test_vmm::recording::Moment;
 
 use super::api::Answer;
 use super::guest::{FOLDER, SERIAL, alive};
-use super::{SOCKET, Threads, Vm, Vmm, Way};
+use super::{SOCKET, Threads, Vm, Vmm, Way, command, released};
 use crate::support::*;
 
 impl Vm {
@@ -272,7 +272,7 @@ impl Vm {
         };
         // crosvm writes to its serial line's file itself.
         let log = if self.vmm == Vmm::Crosvm { "/run/log" } else { SERIAL };
-        let vmm = self.vmm.command(&format!("/tmp/{}", self.vmm.released()), &words);
+        let vmm = command(self.vmm, &format!("/tmp/{}", released(self.vmm)), &words);
         let script = format!("rm -f {SOCKET} {SERIAL}; {vmm} >> {log} 2>&1 < /dev/null &");
         self.pod.exec(&["sh", "-c", &script]);
         if self.vmm == Vmm::Firecracker {

@@ -14,6 +14,8 @@ mod runner;
 
 use std::cell::Cell;
 
+use test_vmm::recording::Vmm;
+
 use crate::real::program;
 use crate::support::*;
 use api::{Answer, Api};
@@ -22,14 +24,6 @@ use recorded::Recorder;
 /// Of the container: Cloud Hypervisor boots 2 vCPUs and is given a third.
 const CPUS: &str = "3";
 const SOCKET: &str = "/run/api";
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Vmm {
-    CloudHypervisor,
-    Firecracker,
-    /// With its sandbox: each of its devices is a process in a PID namespace of its own.
-    Crosvm,
-}
 
 /// How its CPUs come to be its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,50 +38,29 @@ enum Way {
     Runner,
 }
 
-impl Vmm {
-    /// Its ready-made rule, and its program in the folder of the job.
-    fn name(self) -> &'static str {
-        match self {
-            Self::CloudHypervisor => "cloud-hypervisor",
-            Self::Firecracker => "firecracker",
-            Self::Crosvm => "crosvm",
-        }
+/// The program's name in a release.
+fn released(vmm: Vmm) -> &'static str {
+    match vmm {
+        Vmm::CloudHypervisor => "cloud-hypervisor-static",
+        Vmm::Firecracker => "firecracker-v1.16.1-x86_64",
+        Vmm::Crosvm => "crosvm",
     }
+}
 
-    /// The program's name in a release.
-    fn released(self) -> &'static str {
-        match self {
-            Self::CloudHypervisor => "cloud-hypervisor-static",
-            Self::Firecracker => "firecracker-v1.16.1-x86_64",
-            Self::Crosvm => "crosvm",
-        }
-    }
+/// Its API socket and these words.
+fn options(vmm: Vmm, words: &[String]) -> Vec<String> {
+    let path = format!("path={SOCKET}");
+    let socket = match vmm {
+        Vmm::CloudHypervisor => vec!["--api-socket", &path],
+        Vmm::Firecracker => vec!["--api-sock", SOCKET],
+        Vmm::Crosvm => vec!["--no-syslog", "run", "--socket", SOCKET],
+    };
+    socket.into_iter().map(str::to_owned).chain(words.to_vec()).collect()
+}
 
-    fn is_vcpu(self, thread: &Thread) -> bool {
-        let beginning = match self {
-            Self::CloudHypervisor => "vcpu",
-            Self::Firecracker => "fc_vcpu ",
-            Self::Crosvm => "crosvm_vcpu",
-        };
-        let number = thread.name.strip_prefix(beginning);
-        number.is_some_and(|number| number.parse::<u32>().is_ok())
-    }
-
-    /// Its API socket and these words.
-    fn options(self, words: &[String]) -> Vec<String> {
-        let path = format!("path={SOCKET}");
-        let socket = match self {
-            Self::CloudHypervisor => vec!["--api-socket", &path],
-            Self::Firecracker => vec!["--api-sock", SOCKET],
-            Self::Crosvm => vec!["--no-syslog", "run", "--socket", SOCKET],
-        };
-        socket.into_iter().map(str::to_owned).chain(words.to_vec()).collect()
-    }
-
-    fn command(self, program: &str, words: &[String]) -> String {
-        let words = self.options(words).into_iter().map(|word| format!("'{word}'"));
-        format!("{program} {}", words.collect::<Vec<_>>().join(" "))
-    }
+fn command(vmm: Vmm, program: &str, words: &[String]) -> String {
+    let words = options(vmm, words).into_iter().map(|word| format!("'{word}'"));
+    format!("{program} {}", words.collect::<Vec<_>>().join(" "))
 }
 
 /// A VM in a pod of its own.
@@ -118,8 +91,8 @@ impl Vm {
     }
 
     fn start_words(vmm: Vmm, way: Way, words: &[String]) -> Self {
-        let boot = vmm.command(&format!("/tmp/{}", vmm.released()), words);
-        let (file, name) = (program(vmm.name()), vmm.released());
+        let boot = command(vmm, &format!("/tmp/{}", released(vmm)), words);
+        let (file, name) = (program(vmm.name()), released(vmm));
         let file = file.display();
         let script = format!("ln -s {file} /tmp/{name}; {boot} & wait $!; echo \"the VMM ended: $?\"; sleep 100000");
         Self::start_with(vmm, way, &["sh", "-c", &script])
@@ -173,7 +146,7 @@ impl Vm {
 
     fn threads(&self) -> Threads {
         let all = container_and_nested(self.pod.pid).into_values().flatten();
-        let (vcpus, others) = all.partition(|thread| self.vmm.is_vcpu(thread));
+        let (vcpus, others) = all.partition(|thread| self.vmm.is_vcpu(&thread.name));
         Threads { vcpus, others }
     }
 
