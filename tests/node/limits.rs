@@ -159,14 +159,12 @@ fn huge_pages_stay_within_the_limit_and_on_the_pods_numa_nodes() {
             in_float(&pod, &format!("python3 -c '{program}' 2>&1"))
         };
         let (more, less) = (reserve(40), reserve(24));
-        println!("  40 MiB: {more}  24 MiB: {less}");
         assert!(
             more.contains("Cannot allocate memory") && less.contains("reserved"),
             "{more} {less}"
         );
         let nodes = |pod: &Pod| -> Vec<u64> {
             let text = pod.scope_file("hugetlb.2MB.numa_stat");
-            println!("  hugetlb.2MB.numa_stat: {text}");
             let total = field(&text, "total=");
             let parts = total.split_whitespace().skip(1);
             parts
@@ -228,7 +226,6 @@ fn what_the_runtime_wrote_of_memory_and_devices_is_on_the_scope_and_follows_at_o
             "cpu.weight",
             "memory.oom.group",
         ] {
-            println!("  {file}: {:?}", pod.scope_file(file));
             assert_eq!(pod.scope_file(file), pod.file(file), "{file}");
         }
         // Below the slice as much is protected as on it. What the OOM killer takes does not end the scope.

@@ -94,6 +94,12 @@ pub async fn attach(at: &Connection, path: &OwnedObjectPath, vmm: u32, threads: 
         .map(drop)
 }
 
+/// A pod's way in.
+pub async fn runner_socket() -> Connection {
+    let builder = Builder::address("unix:path=/run/stelia/runner/socket").p2p();
+    builder.build().await.expect("connect")
+}
+
 /// Root's way in, for many calls.
 pub struct Bus {
     runtime: Runtime,

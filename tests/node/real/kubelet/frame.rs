@@ -101,6 +101,12 @@ pub fn get(path: &str) -> Option<Value> {
     ask(SERVER, "GET", path, "")
 }
 
+/// The pods that kubelet runs; none while it starts.
+pub fn pods() -> Vec<Value> {
+    let list = get("/pods").unwrap_or_default();
+    list["items"].as_array().cloned().unwrap_or_default()
+}
+
 /// kubelet's file.
 pub fn state() -> Value {
     kubelet_state()

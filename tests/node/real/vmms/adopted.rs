@@ -71,7 +71,6 @@ impl Vm {
         for timer in &timers {
             assert!(timer.allowed.is_disjoint(&own), "{timer:?}");
         }
-        self.note("kernel threads of the VM", &format!("{timers:?}"));
     }
 }
 

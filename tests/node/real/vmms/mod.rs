@@ -217,28 +217,13 @@ impl Vm {
             self.wrong(vcpus).is_none()
         });
         self.until_verified(step);
-        let threads = self.threads();
-        let cpus_of_vcpus: Vec<String> = threads.vcpus.iter().map(|vcpu| vcpu.allowed.to_string()).collect();
-        let names = |threads: &[Thread]| -> Vec<String> { threads.iter().map(|thread| thread.name.clone()).collect() };
-        let (vcpus, others) = (names(&threads.vcpus), names(&threads.others));
-        self.note(
-            step,
-            &format!("{vcpus:?} on {}, beside them {others:?}", cpus_of_vcpus.join(" ")),
-        );
-        threads
+        self.threads()
     }
 
     /// `steliactl verify` may fail for a moment: the daemon learns later than the kernel that a vCPU was unplugged.
     fn until_verified(&self, step: &str) {
-        let mut told = false;
-        wait_until(&format!("{step}: verified"), || {
-            let (whole, text) = self.pod.verified();
-            if !whole && !told {
-                told = true;
-                println!("  {step}: {text}");
-            }
-            whole
-        });
+        let said = || self.pod.verified().1;
+        wait_until_or(&format!("{step}: verified"), said, || self.pod.verified().0);
     }
 
     /// Waits until the VM has no CPU, cgroup or instance any more.
@@ -249,6 +234,5 @@ impl Vm {
             self.pod.state().is_none() && partitioned().is_disjoint(&exclusive)
         });
         assert!(!self.pod.scope().exists(), "{step}");
-        self.note(step, "its CPUs are given back");
     }
 }
