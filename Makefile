@@ -435,7 +435,7 @@ long-breadth: # further node tests of subjects of which `make check` has others,
 long-resize: # VMs that grow and shrink while their guests run: ten times, with a guest agent, beside each other, with the daemon killed
 	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,resize)"
 
-long-allocator: # CPUs that steliad chooses: classes, policies, bounds, moves of a running VM, the take-over from kubelet
+long-allocator: # CPUs that steliad chooses: classes, moves of a running VM, the take-over from kubelet
 	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,allocator)"
 
 long-ledger: # the ledger through restarts, plugged vCPUs, sleep, a full disk and changed bytes

@@ -1,6 +1,8 @@
 //! VMs that do not register themselves, adopted by rules.
 
-use crate::adopt_vmm::{SHAPES, Shape, TEST_VMM};
+use test_vmm::recording::Vmm;
+
+use crate::adopt_vmm::TEST_VMM;
 use crate::support::*;
 
 const NOT_ADOPTED: &str = "c84e6a1f92d74b0bb35d7e08f1a6429c";
@@ -10,80 +12,52 @@ fn options(env: &[&'static str]) -> Vec<&'static str> {
 }
 
 /// A pod whose container begins with the VMM itself.
-fn bare(shape: &Shape) -> Pod {
-    let command = [TEST_VMM, "--like", shape.like, "--vcpus", "2", "--memory", "/tmp/guest"];
-    Pod::start(&format!("bare-{}", shape.like), &options(&[]), &command)
+fn bare(vmm: Vmm) -> Pod {
+    let command = [TEST_VMM, "--like", vmm.name(), "--vcpus", "2", "--memory", "/tmp/guest"];
+    Pod::start(&format!("bare-{}", vmm.name()), &options(&[]), &command)
 }
 
 /// One whose container begins with another process, as a launcher is.
-fn launched(shape: &Shape, env: &[&'static str]) -> Pod {
-    let vmm = format!(
-        "{TEST_VMM} --like {} --vcpus 2 --memory /tmp/guest & wait; sleep 1000",
-        shape.like
-    );
-    Pod::start(&format!("vm-{}", shape.like), &options(env), &["sh", "-c", &vmm])
+fn launched(vmm: Vmm, env: &[&'static str]) -> Pod {
+    let name = vmm.name();
+    let command = format!("{TEST_VMM} --like {name} --vcpus 2 --memory /tmp/guest & wait; sleep 1000");
+    Pod::start(&format!("vm-{name}"), &options(env), &["sh", "-c", &command])
 }
 
-fn kill_vmm(pod: &Pod, shape: &Shape) {
-    let is_vcpu = |thread: &Thread| thread.name.starts_with(shape.vcpu);
+fn kill_vmm(pod: &Pod, vmm: Vmm) {
     let processes = container_and_nested(pod.pid).into_iter();
-    let vmm = processes.filter(|(_, threads)| threads.iter().any(is_vcpu));
-    let vmm: Vec<String> = vmm.map(|(pid, _)| pid.to_string()).collect();
-    run(&["kill", "-KILL", vmm.first().expect("a VMM")]);
-}
-
-/// Its vCPU threads have a CPU each, and all others of the container float; in a scope its first process stays behind.
-fn assert_adopted(pod: &Pod, shape: &Shape) {
-    let threads = all_threads(container_and_nested(pod.pid));
-    let is_vcpu = |thread: &&Thread| thread.name.starts_with(shape.vcpu);
-    let vcpus: Vec<Thread> = threads.iter().filter(is_vcpu).cloned().collect();
-    assert_eq!(assert_seated(pod, &vcpus), pod.exclusive(), "{threads:#?}");
-    let shared = near_pool(pod);
-    for other in threads.iter().filter(|thread| !is_vcpu(thread)) {
-        let place = if other.tid == pod.pid && !pod.is_in_place() {
-            pod.origin()
-        } else {
-            pod.float()
-        };
-        assert_eq!(other.cgroup, place, "{other:?}");
-        assert!(other.cgroup == pod.origin() || other.allowed == shared, "{other:?}");
-    }
-    assert_eq!(pod.partition(), kind());
-    assert_eq!(pod.effective(), pod.exclusive());
-    assert!(pod.exclusive().is_subset(&partitioned()));
-}
-
-fn until_adopted(pod: &Pod, shape: &Shape) {
-    wait_until_or(
-        &format!("{} is adopted", pod.name),
-        || format!(": {:?}", refused(pod)),
-        || pod.is("isolated"),
-    );
-    assert_adopted(pod, shape);
+    let vmms = processes.filter(|(_, threads)| threads.iter().any(|thread| vmm.is_vcpu(&thread.name)));
+    let pids: Vec<String> = vmms.map(|(pid, _)| pid.to_string()).collect();
+    run(&["kill", "-KILL", pids.first().expect("a VMM")]);
 }
 
 #[test]
 fn vms_of_every_vmm_are_adopted_when_they_start_and_given_back_when_they_end() {
-    let rules: String = SHAPES
-        .iter()
-        .map(|shape| format!("[[adopt]]\nuse = \"{}\"\n", shape.like))
-        .collect();
+    // No audit comes by: the kernel's uevents tell the daemon, in its sandbox, of each VM.
+    let rules = Vmm::ALL.map(|vmm| {
+        format!(
+            "[[adopt]]
+use = \"{}\"
+",
+            vmm.name()
+        )
+    });
+    let rules: String = [NO_AUDIT.to_owned()].into_iter().chain(rules).collect();
     adopting(&rules, || {
-        for shape in &SHAPES {
-            let pod = launched(shape, &[]);
-            until_adopted(&pod, shape);
+        for vmm in Vmm::ALL {
+            let pod = launched(vmm, &[]);
+            until_adopted(&pod, |thread| vmm.is_vcpu(&thread.name));
             assert_eq!(pod.is_in_place(), is_sid());
-            println!("  {}", told_of(ADOPTED, &pod).join("\n"));
             assert_eq!(told_of(ADOPTED, &pod).len(), 1);
             let list = run("steliactl list -o json");
-            assert_says(&list, &["\"adopted_by\"", shape.like]);
+            assert_says(&list, &["\"adopted_by\"", vmm.name()]);
             // Neither a restart of the daemon nor an audit changes anything.
             restart("steliad");
             reconcile();
-            assert_adopted(&pod, shape);
+            assert_eq!(wrong_if_adopted(&pod, |thread| vmm.is_vcpu(&thread.name)), None);
             assert_eq!(told_of(ADOPTED, &pod).len(), 1);
             // The VM ends, its container lives on.
-            kill_vmm(&pod, shape);
+            kill_vmm(&pod, vmm);
             until_adoption_ended(&pod);
             pod.kill();
         }
@@ -92,7 +66,7 @@ fn vms_of_every_vmm_are_adopted_when_they_start_and_given_back_when_they_end() {
 
 #[test]
 fn what_cannot_or_may_not_be_adopted_is_left_alone_and_said_once() {
-    let [cloud_hypervisor, firecracker, crosvm] = &SHAPES;
+    let [cloud_hypervisor, firecracker, crosvm] = Vmm::ALL;
     let rules = "[[adopt]]\nuse = \"cloud-hypervisor\"\n[[adopt]]\nuse = \"crosvm\"\n[[adopt]]\nuse = \"firecracker\"\npods = [\"other-*\"]\n";
     adopting(rules, || {
         // Its first process is the VMM: only in place can it be adopted.
@@ -104,7 +78,7 @@ fn what_cannot_or_may_not_be_adopted_is_left_alone_and_said_once() {
             wait_until(&what, || refused(pod))
         };
         if is_sid() {
-            until_adopted(&own, cloud_hypervisor);
+            until_adopted(&own, |thread| cloud_hypervisor.is_vcpu(&thread.name));
         } else {
             let (reason, text) = reason_of(&own);
             assert_eq!(reason, "NoAnchor", "{text}");
@@ -113,7 +87,6 @@ fn what_cannot_or_may_not_be_adopted_is_left_alone_and_said_once() {
         assert_eq!(reason_of(&refuses).0, "ContainerRefuses");
         reconcile();
         let list = run("steliactl list --unmanaged");
-        println!("{list}");
         assert_says(&list, &["ContainerRefuses"]);
         for pod in [&own, &refuses] {
             let expected = if pod.name == own.name && is_sid() { 0 } else { 1 };
@@ -141,7 +114,7 @@ fn what_cannot_or_may_not_be_adopted_is_left_alone_and_said_once() {
         assert_eq!(ruleless.state(), None);
         // A rule that comes later is of the VMs that are there.
         configure(later);
-        until_adopted(&ruleless, firecracker);
+        until_adopted(&ruleless, |thread| firecracker.is_vcpu(&thread.name));
         assert_eq!(refused(&refuses), None, "no rule is of it any more");
         // The CPUs are given back while the VM runs on.
         unconfigure();
@@ -155,7 +128,7 @@ fn what_cannot_or_may_not_be_adopted_is_left_alone_and_said_once() {
         assert_eq!(
             threads
                 .iter()
-                .filter(|thread| thread.name.starts_with(firecracker.vcpu))
+                .filter(|thread| firecracker.is_vcpu(&thread.name))
                 .count(),
             2
         );

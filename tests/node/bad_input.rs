@@ -1,8 +1,5 @@
-//! Bad input: a named error whose text alone tells what was wrong, and nothing changed.
+//! What a process in a pod is refused over the socket: a named error whose text tells what was wrong, and nothing changed.
 
-use std::fs;
-
-use stelia_api::client::Dict;
 use stelia_cpus::CpuSet;
 
 use crate::support::*;
@@ -34,37 +31,6 @@ fn words_of_a_pod_are_held_against_what_kubelet_and_the_kernel_say() {
 }
 
 #[test]
-fn containers_that_cannot_be_isolated_are_refused() {
-    on_node(|| {
-        let burstable = Pod::idle("burstable", &["--qos", "burstable"]);
-        assert_refused(&ask_from(&burstable, "|"), "NotGuaranteed", &burstable.uid);
-        let host = Pod::idle("hostpid", &["--cpus", "2", "--host-pid"]);
-        assert_refused(&ask_from(&host, "|"), "SharedPidNamespace", &host.uid);
-        assert!(scopes().is_empty());
-    });
-}
-
-#[test]
-fn a_kubelet_file_that_is_corrupt_or_absent_admits_nobody() {
-    on_node(|| {
-        let pod = Pod::idle("waiting", &["--cpus", "2"]);
-        let good = fs::read(STATE).expect(STATE);
-        put(STATE, "{\"policyName\":\"stat");
-        let corrupt = ask_from(&pod, "|");
-        fs::remove_file(STATE).expect(STATE);
-        let absent = ask_from(&pod, "|");
-        put(STATE, good);
-        // A pod is told so much; what is wrong with the node's file, the journal says.
-        for refusal in [&corrupt, &absent] {
-            assert_refused(refusal, "KubeletStateUnusable", "absent or not understood");
-            let text = format!("{refusal:?}");
-            assert!(!text.contains("schema") && !text.contains("No such file"), "{text}");
-        }
-        assert!(scopes().is_empty());
-    });
-}
-
-#[test]
 fn threads_and_processes_of_others_are_not_attached() {
     on_node(|| {
         let (one, two) = (Pod::vm("one", 2), Pod::vm("two", 2));
@@ -79,19 +45,5 @@ fn threads_and_processes_of_others_are_not_attached() {
         assert_refused(&refusal(attached), "ForeignProcess", &one.uid);
         let after = (assert_isolated(&one, 2), assert_isolated(&two, 2));
         assert_eq!((after.0.vcpus, after.1.vcpus), (before.0.vcpus, before.1.vcpus));
-    });
-}
-
-#[test]
-fn root_on_the_system_bus_must_name_a_pod_that_exists() {
-    on_node(|| {
-        let bus = Bus::open();
-        let refusal = |pod: &str, cpuset: &str| refusal(bus.try_register(pod, cpuset, Dict::new()));
-        assert_refused(&refusal(NOBODY, ""), "NoSuchPod", NOBODY);
-        assert_refused(&refusal("", ""), "InvalidArgument", "pod_uid");
-        let pod = Pod::idle("named", &["--cpus", "2"]);
-        assert_refused(&refusal(&pod.uid, "5-6"), "CpusetMismatch", "5-6");
-        assert_refused(&refusal(&pod.uid, "0-1"), "NoAnchor", "anchor");
-        assert!(scopes().is_empty());
     });
 }

@@ -1,6 +1,5 @@
-//! The system bus and systemd are started anew, and the daemon is started twice: no VM notices, and there is one daemon.
+//! The system bus and systemd are started anew: no VM notices.
 
-use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{scope, sleep};
 use std::time::Duration;
@@ -33,30 +32,6 @@ fn a_bus_that_is_restarted_brings_the_daemon_back_and_no_vm_notices() {
         // What floats follows the shared pool, which the newcomer made smaller.
         assert_eq!(assert_isolated(&pod, 2).vcpus, before.vcpus);
         later.delete(1);
-    });
-}
-
-#[test]
-fn a_second_daemon_names_the_first_and_changes_nothing() {
-    on_node(|| {
-        let pod = Pod::vm("untouched", 2);
-        let before = assert_isolated(&pod, 2);
-        let daemon = daemon_pid();
-        let scenario = std::env::temp_dir().join("steliad-second.toml");
-        put(&scenario, "[host]\nsockets = 1\ncores = 2\nthreads = 1\n");
-        let simulate = scenario.display().to_string();
-        for second in [&[DAEMON][..], &["/job/stelia-simulate", &simulate]] {
-            let out = output(second);
-            let said = utf8(&out.stderr);
-            assert_eq!(out.status.code(), Some(1), "{second:?}: {said}");
-            let wanted = format!("already running (PID {daemon})");
-            assert!(said.contains(&wanted), "{second:?}: {said}");
-            assert_eq!((owner(), daemon_pid()), (daemon.clone(), daemon.clone()));
-            pod.assert_is("isolated");
-            assert_eq!(assert_isolated(&pod, 2), before);
-        }
-        fs::remove_file(&scenario).expect("the scenario");
-        pod.assert_alone();
     });
 }
 

@@ -3,7 +3,6 @@
 use std::process::Command;
 
 use stelia_api::client::Dict;
-use zbus::connection::Builder;
 
 use crate::support::*;
 
@@ -13,8 +12,7 @@ use crate::support::*;
 fn process() {
     let Ok(case) = std::env::var("STELIA_CASE") else { return };
     let (name, text) = block_on(async {
-        let builder = Builder::address("unix:path=/run/stelia/runner/socket").p2p();
-        let connection = builder.build().await.expect("connect");
+        let connection = runner_socket().await;
         let manager = manager(&connection).await;
         // A process that could be an anchor.
         let sleeper = Killed(Command::new("sleep").arg("1000").spawn().expect("sleep"));

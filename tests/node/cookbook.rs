@@ -37,7 +37,6 @@ impl Variables {
         let out = shell.output().expect("sh");
         let said = said(&out);
         assert!(out.status.success(), "{line}: {}\n{said}", out.status);
-        println!("  {line}");
         said
     }
 }

@@ -74,6 +74,34 @@ fn audit_twice(bus: &Bus) {
     });
 }
 
+/// What audits that change nothing cost, in system calls: one of an instance with the look for its path, and two of the node, which open so many
+/// files.
+struct Audits {
+    instance: usize,
+    node: usize,
+    files: usize,
+}
+
+impl Audits {
+    fn of(trace: &Trace, bus: &Bus, pod: &Pod, beside: &str) -> Self {
+        audit_twice(bus);
+        audit(bus, pod);
+        let (instance, _) = idle(trace, &format!("two calls: a path, and its audit, {beside}"), || {
+            audit(bus, pod)
+        });
+        let (node, files) = idle(trace, &format!("two audits of the node {beside}"), || audit_twice(bus));
+        Self { instance, node, files }
+    }
+}
+
+/// Two audits of the node: system calls, and files opened.
+fn audits_of_node(bus: &Bus, how: &str) -> (usize, usize) {
+    let trace = Trace::start();
+    // The first time warms up what is kept.
+    audit_twice(bus);
+    idle(&trace, &format!("two audits of the node {how}"), || audit_twice(bus))
+}
+
 #[test]
 fn an_idle_daemon_has_at_most_8_mib_resident() {
     on_node(|| {
@@ -92,22 +120,13 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
         let alone = "audit-interval-s = 3600\nirq-steering = \"off\"\nledger = false\n";
         configure(alone);
         let bus = Bus::open();
-        let trace = Trace::start();
-        // The first time warms up what is kept.
-        audit_twice(&bus);
-        let (all_of_none, files_of_none) = idle(&trace, "two audits of the node without a VM", || audit_twice(&bus));
-        drop(trace);
+        let (all_of_none, files_of_none) = audits_of_node(&bus, "without a VM");
 
         let vm = Pod::vm("measured", 1);
         assert_isolated(&vm, 1);
         let second = Sleeper::start("second");
         let trace = Trace::start();
-        audit_twice(&bus);
-        audit(&bus, &vm);
-        let (alone, _) = idle(&trace, "two calls: the path of the only VM, and its audit", || {
-            audit(&bus, &vm)
-        });
-        let (all_of_one, files_of_one) = idle(&trace, "two audits of the node with 1 VM", || audit_twice(&bus));
+        let one = Audits::of(&trace, &bus, &vm, "with 1 VM");
         let start_beside_one = trace.during(|| second.isolate(&bus));
         start_beside_one.print("register and attach beside 1 VM");
         drop(trace);
@@ -115,12 +134,7 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
         let others: Vec<Sleeper> = (0..3).map(|n| Sleeper::isolated(&bus, &format!("other-{n}"))).collect();
         let last = Sleeper::start("last");
         let trace = Trace::start();
-        audit_twice(&bus);
-        audit(&bus, &vm);
-        let (beside, _) = idle(&trace, "two calls: the path of one VM of 5, and its audit", || {
-            audit(&bus, &vm)
-        });
-        let (all_of_five, files_of_five) = idle(&trace, "two audits of the node with 5 VMs", || audit_twice(&bus));
+        let five = Audits::of(&trace, &bus, &vm, "with 5 VMs");
         let start_beside_five = trace.during(|| last.isolate(&bus));
         start_beside_five.print("register and attach beside 5 VMs");
         drop(trace);
@@ -128,13 +142,8 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
         // What is ordered of steliad-quiet is one order for all of them.
         configure(&format!("{NO_AUDIT}ledger = false\n"));
         wait_until("they are ordered quiet", || quiet().report.moved > 0);
-        let trace = Trace::start();
-        audit_twice(&bus);
-        let (all_with_order, _) = idle(&trace, "two audits of the node with 5 VMs, with orders", || {
-            audit_twice(&bus)
-        });
-        drop(trace);
-        let order = all_with_order.saturating_sub(all_of_five) / 2;
+        let (all_with_order, _) = audits_of_node(&bus, "with 5 VMs, with orders");
+        let order = all_with_order.saturating_sub(five.node) / 2;
         println!("  an order that changes nothing: {order} system calls");
         assert!(order <= MAX_ORDER_CALLS, "{order} system calls for an order");
 
@@ -142,18 +151,13 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
         configure(&format!("{NO_AUDIT}irq-steering = \"off\"\n"));
         let bytes = || describe()["node"]["ledger"]["bytes"].as_u64();
         wait_until("the ledger is kept", || bytes() > Some(0));
-        let trace = Trace::start();
-        audit_twice(&bus);
-        let (all_with_looks, _) = idle(&trace, "two audits of the node with 5 VMs, with the ledger", || {
-            audit_twice(&bus)
-        });
-        drop(trace);
-        let look = all_with_looks.saturating_sub(all_of_five) / 2 / 5;
+        let (all_with_looks, _) = audits_of_node(&bus, "with 5 VMs, with the ledger");
+        let look = all_with_looks.saturating_sub(five.node) / 2 / 5;
         println!("  a look of the ledger's: {look} system calls for each VM");
         assert!(look <= MAX_SAMPLE_CALLS, "{look} system calls for a look at a VM");
 
-        let first = all_of_one.saturating_sub(all_of_none) / 2;
-        let each = all_of_five.saturating_sub(all_of_one) / 8;
+        let first = one.node.saturating_sub(all_of_none) / 2;
+        let each = five.node.saturating_sub(one.node) / 8;
         println!("  an audit of the node: {first} system calls for the first VM, {each} for each further one");
         let start = start_beside_five.total() as f64 / start_beside_one.total() as f64;
         println!("  a start beside 5 VMs: {start:.2} times the system calls of one beside 1");
@@ -165,16 +169,18 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
         assert!(each <= MAX_AUDIT_CALLS, "{each} system calls for a further VM");
         // The others have fewer threads than one with a guest. By the files, which are the audit's alone: what wakes the daemon
         // meanwhile is a few calls in either count.
-        let of_one = files_of_one.saturating_sub(files_of_none);
-        let of_further = files_of_five.saturating_sub(files_of_one) / 4;
+        let of_one = one.files.saturating_sub(files_of_none);
+        let of_further = five.files.saturating_sub(one.files) / 4;
         println!("  files opened in two audits: {of_one} for the first VM, {of_further} for a further one");
         assert!(
             of_further <= of_one,
             "{of_one} files opened for the first VM, {of_further} for a further one"
         );
         assert!(
-            beside * 10 <= alone * 12,
-            "{alone} system calls alone, {beside} beside 4"
+            five.instance * 10 <= one.instance * 12,
+            "{} system calls alone, {} beside 4",
+            one.instance,
+            five.instance
         );
         assert!(start <= MAX_GROWTH, "{start:.2} times the system calls");
         last.assert_whole();
@@ -191,26 +197,17 @@ fn an_audit_of_a_container_costs_less_than_that_of_a_vm() {
         let first = database("first", "runc", &["--cpus", "1"]);
         until_partition(&first, "alone");
         let trace = Trace::start();
-        audit_twice(&bus);
-        audit(&bus, &first);
-        let (alone, _) = idle(&trace, "two calls: the path of a container, and its audit", || {
-            audit(&bus, &first)
-        });
-        let (all_of_one, _) = idle(&trace, "two audits of the node with 1 container", || audit_twice(&bus));
+        let one = Audits::of(&trace, &bus, &first, "with 1 container");
         drop(trace);
         let others: Vec<Pod> = (0..4)
             .map(|n| database(&format!("other-{n}"), "runc", &["--cpus", "1"]))
             .collect();
         others.iter().for_each(|pod| until_partition(pod, "beside the first"));
         let trace = Trace::start();
-        audit_twice(&bus);
-        audit(&bus, &first);
-        let (beside, _) = idle(&trace, "two calls: the path of one of 5, and its audit", || {
-            audit(&bus, &first)
-        });
-        let (all_of_five, _) = idle(&trace, "two audits of the node with 5 containers", || audit_twice(&bus));
+        let five = Audits::of(&trace, &bus, &first, "with 5 containers");
         drop(trace);
-        let each = all_of_five.saturating_sub(all_of_one) / 8;
+        let (alone, beside) = (one.instance, five.instance);
+        let each = five.node.saturating_sub(one.node) / 8;
         println!("  an audit of a container: {alone} system calls; one more in the node's: {each}");
         assert!(
             alone <= MAX_CONTAINER_AUDIT_CALLS,

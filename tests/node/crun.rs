@@ -1,6 +1,6 @@
 //! A node whose OCI runtime is crun, as CRI-O's are: the container's processes are in a cgroup of its scope.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::limits::{assert_devices_are_closed, in_float, vm_with_shell};
 use crate::support::*;
@@ -23,8 +23,6 @@ fn a_container_of_crun_is_isolated_bound_and_given_back() {
         assert_isolated(&pod, 2);
 
         // The container's limits hold where it was moved to; its weight is the scope's.
-        let both = |file: &str| (read(scope.join(file)), pod.file(file));
-        println!("  pids.max of scope and subgroup: {:?}", both("pids.max"));
         assert_eq!(pod.scope_file("pids.max"), "90");
         assert_eq!(pod.scope_file("memory.max"), (400u64 << 20).to_string());
         assert_eq!(pod.scope_file("cpu.weight"), read(scope.join("cpu.weight")));
@@ -33,7 +31,6 @@ fn a_container_of_crun_is_isolated_bound_and_given_back() {
         // was moved may open no more.
         let policies =
             [&name, &format!("stelia-instance-{}.scope", pod.uid)].map(|unit| property("DevicePolicy", unit));
-        println!("  DevicePolicy of crun's scope and of the instance's: {policies:?}");
         assert_eq!(policies[1], "strict");
         assert_devices_are_closed(&pod);
 
@@ -42,7 +39,6 @@ fn a_container_of_crun_is_isolated_bound_and_given_back() {
             "kubelet-standin pod resize {} --memory 500M --cpuset 4-5",
             pod.name
         ));
-        println!("  memory.max of scope and subgroup: {:?}", both("memory.max"));
         let pod = pod.now();
         reconcile();
         assert_eq!(pod.scope_file("memory.max"), (500u64 << 20).to_string());
@@ -75,22 +71,5 @@ fn a_container_of_crun_is_isolated_bound_and_given_back() {
         before.others.retain(|thread| thread.name != "sleep");
         pod.deregister();
         assert_given_back(&pod, before);
-    });
-}
-
-#[test]
-fn a_container_of_crun_that_is_restarted_is_an_instance_anew_and_killed_leaves_nothing() {
-    on_node(|| {
-        let first = Pod::start_vm("crun-again", 2, &["--runtime", "crun"]).running();
-        let second = first.restart();
-        assert_ne!(second.origin(), first.origin());
-        second.wait_running();
-        assert_isolated(&second, 2);
-        second.assert_alone();
-        assert!(!unit(&first).0.exists());
-        second.kill();
-        wait_until("nothing is left", || leftovers().is_empty());
-        let scope: &Path = &unit(&second).0;
-        wait_until("nor of the container", || !scope.exists());
     });
 }

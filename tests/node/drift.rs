@@ -94,23 +94,3 @@ fn a_cpu_that_goes_offline_and_comes_back_is_the_vms_again() {
         assert_eq!(assert_isolated(&pod, 2).vcpus, before.vcpus);
     });
 }
-
-/// The kernel's limit counts all of root's watches, systemd's too: without them path units fail and scopes that are made
-/// meanwhile end unseen. So strace answers in the kernel's stead, and the daemon alone. The call that is made instead is one
-/// that the daemon's unit allows; strace's usual one, number -1, would end the daemon by its system-call filter.
-#[test]
-fn an_instance_that_the_kernel_watches_for_nobody_says_so() {
-    on_node(|| {
-        let refuse = "inject=inotify_add_watch:error=ENOSPC:syscall=getpid";
-        let refused = Strace::on_daemon(&["-e", "trace=inotify_add_watch", "-e", refuse, "-o", "/dev/null"]);
-        let pod = Pod::vm("unwatched", 2);
-        wait_until("said", || pod.shows("not-watched"));
-        assert!(pod.shows("No space left on device"));
-        // It is isolated all the same.
-        assert_isolated(&pod, 2);
-        drop(refused);
-        reconcile();
-        wait_until("no longer said", || !pod.shows("not-watched"));
-        assert_isolated(&pod, 2);
-    });
-}

@@ -19,7 +19,6 @@ use zbus::{Connection, OwnedObjectPath};
 use crate::crash::quiet_vm;
 use crate::support::*;
 
-const SOCKET: &str = "unix:path=/run/stelia/runner/socket";
 /// The time between two starts of the same VM: a pod that registers more often than once in this time has to wait.
 const START_INTERVAL: Duration = Duration::from_secs(10);
 /// How often a start is measured at a time.
@@ -281,11 +280,6 @@ async fn register_own(connection: &Connection, anchor: &OwnedFd) -> zbus::Result
     register(connection, "", "", options(Some(anchor), "")).await
 }
 
-async fn connect() -> Connection {
-    let builder = Builder::address(SOCKET).p2p();
-    builder.build().await.expect("connect")
-}
-
 /// In a container of `quiet_vm`: what its runner would do, with a clock. No call may be refused.
 fn measure() {
     let anchor = pidfd(find("\0anchor").expect("the anchor"));
@@ -294,7 +288,7 @@ fn measure() {
         .filter(|thread| thread.name.starts_with("CPU "));
     let vcpus: Vec<i32> = vcpus.map(|vcpu| vcpu.tid.cast_signed()).collect();
     let took = block_on(async {
-        let connection = connect().await;
+        let connection = runner_socket().await;
         let manager = manager(&connection).await;
         if !manager.list_instances().await.expect("listed").is_empty() {
             manager.deregister("", Dict::new()).await.expect("deregistered");
@@ -313,7 +307,7 @@ fn measure() {
 fn register_late(sign: &Path) {
     let anchor = pidfd(find("sleep\x00100001").expect("the anchor"));
     block_on(async {
-        let connection = connect().await;
+        let connection = runner_socket().await;
         println!("BUSY");
         let waiting = Instant::now();
         while !sign.exists() {
@@ -367,7 +361,7 @@ async fn disturb(what: &str) {
     };
     let fd = pidfd(anchor.0.id());
     let said = {
-        let connection = connect().await;
+        let connection = runner_socket().await;
         let mut first = matches!(what, "forks-in-origin" | "forks-elsewhere").then(forks);
         let mut path = None;
         if matches!(what, "audit" | "fails" | "forks-in-float" | "threads-in-vcpu") {
@@ -418,7 +412,7 @@ async fn disturb(what: &str) {
 async fn call_all_the_time(what: &str, anchor: &OwnedFd, path: Option<&OwnedObjectPath>, started: Instant) -> String {
     let one = || async {
         let (mut done, mut refused) = (Vec::new(), Vec::new());
-        let mut connection = connect().await;
+        let mut connection = runner_socket().await;
         while !is_over(started) {
             let manager = manager(&connection).await;
             let result = match what {
@@ -444,7 +438,7 @@ async fn call_all_the_time(what: &str, anchor: &OwnedFd, path: Option<&OwnedObje
                     refused.push(format!("{name}: {}", text.unwrap_or_default()));
                 }
                 // Cut off.
-                Err(_) => connection = connect().await,
+                Err(_) => connection = runner_socket().await,
             }
         }
         (done, refused)

@@ -33,7 +33,6 @@ fn a_vm_of_runc_is_in_place_where_runc_copes_and_else_has_a_scope_with_the_reaso
         assert_eq!(pod.is_in_place(), is_sid());
         assert_isolated(&pod, 2);
         let told = told_of("9a4be27c51d84f0c8f6db1c3e07a5d29", &pod).join("\n");
-        println!("  {told}");
         let refused = told.contains("does not cope") && told.contains("operation not supported");
         assert_eq!(refused, !is_sid(), "{told}");
         // A restart of containerd finds the container.
@@ -60,7 +59,6 @@ mod here {
                 assert!(vm.is_in_place() && !vm.scope().exists());
                 assert_isolated(vm, 2);
             }
-            println!("  lists {:?} and {:?}", lists(&pod), lists(&other));
             // What the pod uses is the pod's.
             assert_eq!(pod.file("memory.max"), (400u64 << 20).to_string());
             let used: u64 = pod.file("memory.current").parse().expect("bytes");
@@ -96,20 +94,6 @@ mod here {
             pod.deregister();
             wait_until("given back", || pod.file("cgroup.subtree_control").is_empty());
             assert_given_back(&pod);
-        });
-    }
-
-    #[test]
-    fn a_daemon_that_was_away_when_a_container_ended_takes_its_cpus_back() {
-        in_place(|| {
-            let (ends, stays) = (vm("ends"), vm("stays"));
-            stopped_but_for(None);
-            ends.kill();
-            wait_until("it is gone", || !ends.origin().exists());
-            start_all();
-            let own = stays.cpus.clone().expect("CPUs");
-            wait_until("kubepods' list is the other one's", || lists(&stays)[0] == own);
-            assert_isolated(&stays, 2);
         });
     }
 }

@@ -1,28 +1,8 @@
-//! What happens to an instance in its life: resized, given away, restarted, orphaned, crowded.
+//! What happens to an instance in its life: given away, restarted, orphaned, killed.
 
 use stelia_cpus::CpuSet;
 
 use crate::support::*;
-
-#[test]
-fn a_resize_in_place_re_pins_the_running_vm() {
-    on_node(|| {
-        let mut pod = Pod::emulated_vm("resized", 2);
-        let before = assert_isolated(&pod, 2);
-        for set in ["2-3", "2-5", "4-5"] {
-            pod = pod.resize("--cpuset", set);
-            wait_until(&format!("isolated on {set}"), || is_isolated(&pod, 2));
-            let after = assert_isolated(&pod, 2);
-            assert_eq!(after.identities(), before.identities());
-        }
-        // Two vCPUs on one CPU: nothing to pin, and a scheduler that shares it out.
-        pod.resize("--cpuset", "5");
-        wait_until("a root partition of one CPU", || {
-            pod.partition() == "root" && pod.vcpu_file("cpuset.cpus.exclusive") == "5"
-        });
-        assert!(pod.shows("share the CPUs"));
-    });
-}
 
 #[test]
 fn cpus_that_kubelet_gives_to_another_pod_are_left_at_once() {
@@ -90,46 +70,6 @@ fn a_qemu_that_is_killed_while_it_is_attached_leaves_nothing() {
             wait_until("CPUs given back", || partitioned().is_empty());
             run(&["kubelet-standin", "pod", "delete", &pod.name]);
         }
-    });
-}
-
-#[test]
-fn more_and_fewer_vcpus_than_cpus_both_run() {
-    on_node(|| {
-        let crowded = Pod::start_vm("crowded", 4, &["--cpus", "2"]).running();
-        crowded.assert_is("isolated");
-        assert_eq!(crowded.partition(), "root");
-        let threads = crowded.threads().vcpus;
-        assert_eq!(threads.len(), 4);
-        for vcpu in &threads {
-            assert_eq!((&vcpu.cgroup, &vcpu.allowed), (&crowded.vcpu(), &crowded.exclusive()));
-        }
-        assert!(crowded.shows("share the CPUs"));
-        let roomy = Pod::start_vm("roomy", 1, &["--cpus", "3"]).running();
-        assert_isolated(&roomy, 1);
-        assert!(workers().is_disjoint(&crowded.exclusive().union(&roomy.exclusive())));
-    });
-}
-
-#[test]
-fn the_record_of_a_newer_version_is_left_alone_and_reported() {
-    on_node(|| {
-        let pod = Pod::emulated_vm("newer", 2);
-        let before = assert_isolated(&pod, 2);
-        let scope = pod.scope().display().to_string();
-        let schema = run(&format!(
-            "getfattr --absolute-names --only-values -n user.stelia.schema {scope}"
-        ));
-        run(&["setfattr", "-n", "user.stelia.schema", "-v", "99", &scope]);
-        restart("steliad");
-        assert_eq!(pod.state(), None);
-        let described = describe()["node"]["unreadable"].to_string();
-        assert!(described.contains("has schema"), "{described}");
-        assert_eq!(pod.threads(), before);
-        assert_eq!(pod.partition(), kind());
-        run(&["setfattr", "-n", "user.stelia.schema", "-v", &schema, &scope]);
-        restart("steliad");
-        assert_eq!(assert_isolated(&pod, 2), before);
     });
 }
 

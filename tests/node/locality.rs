@@ -51,12 +51,8 @@ fn half_a_vms_memory_on_the_other_node_is_told_and_a_well_placed_vm_is_not() {
             pod.wait_running();
             assert_isolated(pod, 2);
         }
-        println!("{}", half.scope_file("memory.numa_stat"));
-        println!("{}", huge.scope_file("hugetlb.2MB.numa_stat"));
-        println!("{}", run(&["steliactl", "show", "-l", &half.uid]));
 
         let (of_half, of_near, of_huge) = (share(&half, 256), share(&near, 256), share(&huge, 128));
-        println!("  away: half {of_half:.2}, near {of_near:.2}, huge {of_huge:.2}");
         assert!((0.4..0.6).contains(&of_half), "{of_half}");
         assert!(of_near < 0.25, "{of_near}");
         assert!(of_huge > 0.6, "{of_huge}");
@@ -74,7 +70,6 @@ fn half_a_vms_memory_on_the_other_node_is_told_and_a_well_placed_vm_is_not() {
         assert_eq!((devices(&half), devices(&near)), (told(1, false), told(1, true)));
 
         let found = doctor_of_places();
-        println!("  doctor: {found:#?}");
         let is_away = |line: &&String| line.contains(" of its memory is remote");
         let is_of = |line: &str, pod: &Pod| line.starts_with(&format!("default/{}: ", pod.name));
         let tells = |pod: &Pod| found.iter().filter(is_away).any(|line| is_of(line, pod));

@@ -46,7 +46,6 @@ mod pinned;
 mod placement_package;
 mod plan;
 mod pod_level;
-mod publisher_file;
 mod publisher_package;
 mod quiet;
 mod real;

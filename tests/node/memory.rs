@@ -53,7 +53,6 @@ fn start(name: &str, limit: u64, machine: &str, kernel_words: &str) -> (Pod, u64
 /// The guest's MiB once it says them.
 pub fn until_said(pod: &Pod) -> u64 {
     let has = wait_until_or("the guest says what it has", || seen(pod), || said(pod));
-    println!("  the guest has {has} MiB, the scope {} MiB", current(pod));
     has
 }
 
@@ -84,7 +83,6 @@ fn current(pod: &Pod) -> u64 {
 }
 
 pub fn limit(pod: &Pod, mib: u64) {
-    println!("  limit {mib} MiB");
     pod.resize("--memory", &format!("{mib}M"));
 }
 
@@ -100,7 +98,6 @@ pub fn until_it_has(pod: &Pod, mib: u64) {
     until(pod, "the runner says so", || {
         probe_state(pod)["memory-resize"]["outcome"] == "done"
     });
-    println!("  the guest has {mib} MiB, the scope {} MiB", current(pod));
 }
 
 pub fn until_limited(pod: &Pod, mib: u64) {
@@ -155,18 +152,5 @@ fn a_balloon_makes_a_vm_fit_into_a_smaller_limit() {
         assert_eq!(pod.scope_file("memory.max"), mib(640));
         assert_isolated(&pod, 2);
         assert!(pod.scope_file("memory.events").contains("oom_kill 0"));
-    });
-}
-
-#[test]
-fn a_vm_without_a_device_keeps_its_memory_and_says_why() {
-    on_node(|| {
-        let runner = ["--qmp", "/run/qmp", "--resize-memory", "yes"];
-        let pod = Pod::start_vm_with("fixed", 2, &["--memory", "400M"], &runner).running();
-        limit(&pod, 500);
-        let outcome = || probe_state(&pod)["memory-resize"]["outcome"] == "impossible";
-        wait_until_or("it is impossible", || pod.logs(), outcome);
-        assert_says(&pod.logs(), &["neither virtio-mem (with an id) nor a balloon"]);
-        assert_isolated(&pod, 2);
     });
 }

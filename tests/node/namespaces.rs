@@ -49,17 +49,6 @@ fn floating(pod: &Pod, name: &str) -> Vec<usize> {
 }
 
 #[test]
-fn a_namespace_within_the_containers_own_is_its_own_business() {
-    on_node(|| {
-        let pod = vm_beside("passt", &[], NESTED, "pgrep -x tail > /dev/null", &["-smp", "2"]);
-        let before = assert_isolated(&pod, 2);
-        assert_eq!(floating(&pod, "tail"), [3]);
-        pod.deregister();
-        assert_given_back(&pod, before);
-    });
-}
-
-#[test]
 fn virtiofsd_in_its_sandbox_before_the_vm_registers_is_no_reason_to_refuse_it() {
     on_node(|| {
         let virtiofsd = "/usr/libexec/virtiofsd --socket-path=/run/fs --shared-dir /usr/share --sandbox namespace &";

@@ -38,7 +38,6 @@ pub fn assert_contained(pod: &Pod) -> Threads {
 
 /// A VM that gets no partition, from its start to its end.
 pub fn contained_from_start_to_end() {
-    let before = UNITS.map(list);
     let pod = Pod::vm("pinned", 2);
     let threads = assert_contained(&pod);
     assert_eq!(threads.vcpus.len(), 2);
@@ -71,7 +70,6 @@ pub fn contained_from_start_to_end() {
     wait_until("every CPU is everybody's again", || {
         UNITS.iter().all(|unit| is_everybodys(unit))
     });
-    println!("  lists before: {before:?}, after: {:?}", UNITS.map(list));
     let saved = run(&["getfattr", "-d", "--absolute-names", SLICE]);
     assert!(!saved.contains("allowed-cpus"), "{saved}");
 }

@@ -2,16 +2,13 @@
 
 use std::fs;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use stelia_koordinator::report::compact;
 
 use crate::support::apiserver::{TOPOLOGIES, get, order};
 use crate::support::*;
-
-/// How long changes are gathered: by the daemon (`src/publishing/`), then by the publisher (`DEBOUNCE`).
-const GATHERED: Duration = Duration::from_millis(100 + 200);
 
 /// How often objects of this resource were written.
 fn written(resource: &str) -> u64 {
@@ -106,17 +103,13 @@ fn a_vm_and_its_end_are_in_the_api_server_and_an_outage_costs_one_write() {
         let start = |(name, uid): (&str, &str)| Pod::start_vm(name, 2, &["--uid", uid]);
         let pod = start(first);
         let assigned = |told: &Value| told["pods"].as_array().is_some_and(|pods| !pods.is_empty());
-        let began = wait_until("the VM is registered", || {
+        wait_until("the VM is registered", || {
             let text = fs::read_to_string("/run/stelia/publish/node.json").ok()?;
-            assigned(&serde_json::from_str(&text).ok()?).then(Instant::now)
+            assigned(&serde_json::from_str(&text).ok()?).then_some(())
         });
         wait_until("the object has its CPUs", || {
             object().filter(|object| pods(object) == 1)
         });
-        let took = began.elapsed();
-        let ratio = took.as_secs_f64() / GATHERED.as_secs_f64();
-        let ms = took.as_millis();
-        println!("  registered -> in the API server: {ms} ms, {ratio:.1} times what changes are gathered for");
         pod.wait_running();
         let threads = assert_isolated(&pod, 2);
         let isolated = |status: &'static str| move |condition: &Value| condition["status"] == status;
@@ -154,7 +147,6 @@ fn a_vm_and_its_end_are_in_the_api_server_and_an_outage_costs_one_write() {
         wait_until("so is the other's end", || is_posted(&pod, "Released"));
         wait_until("and its condition", || condition(&other).filter(isolated("True")));
         let after = written("noderesourcetopologies");
-        println!("  writes of the object after the outage: {}", after - before);
         assert!(after - before <= 1, "{before} {after}");
 
         // kubelet's file cannot be used: the object stands, and says so.

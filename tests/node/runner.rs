@@ -16,7 +16,6 @@ fn helpers_float_and_end_with_their_vm_and_a_probe_runs_on_shared_cpus() {
         let allowed = pod.exec("grep Cpus_allowed_list /proc/self/status");
         let allowed = cpus(&field(&allowed, "Cpus_allowed_list:"));
         assert!(allowed.is_disjoint(&pod.exclusive()), "{allowed}");
-        println!("  a probe may run on {allowed}, float is {}", near_pool(&pod));
         // Killed, it is there again.
         run("pkill -KILL -x dnsmasq");
         wait_until("a new one, in float", || {

@@ -36,10 +36,7 @@ fn tried(pod: &Pod) -> (Runtime, RuntimeVerdict) {
     let _ = fs::remove_file(&file);
     let others = verdicts();
     run(&["systemctl", "start", &unit(&id)]);
-    let said = journal(&["-u", &unit(&id)]);
-    println!("  {runtime:?}\n  {said}");
     let verdict = RuntimeVerdict::parse(&read(&file)).expect("a verdict");
-    println!("  {verdict:?}");
 
     assert!(verdict.is_of(&runtime, Identity::of(&runtime.binary).expect("the program")));
     assert_eq!(verdict.copes, verdict.words.is_empty());
@@ -62,7 +59,6 @@ fn copes(pod: &Pod, runtime: &Runtime) -> bool {
     }
     let (binary, root) = (runtime.binary.to_string_lossy(), runtime.root.to_string_lossy());
     let asked = output(&[&binary, "--root", &root, "ps", "--format", "json", &container_id(pod)]);
-    println!("  of the container itself: {asked:?}");
     for child in &children {
         fs::remove_dir(child).expect("remove");
     }
@@ -89,7 +85,6 @@ fn doctor_finds_no_low_quota() {
     let (rows, _) = printed("steliactl -o json doctor");
     let mut rows = rows.as_array().expect("rows").iter();
     let row = rows.find(|row| row["check"] == "crun").expect("a row");
-    println!("  {row}");
     assert_eq!(row["outcome"], "pass", "{row}");
 }
 

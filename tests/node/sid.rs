@@ -6,26 +6,13 @@ use std::fs;
 use serde_json::json;
 use stelia_runner::qmp::Qmp;
 
+use crate::real::common::image::{IMAGE, make_image};
 use crate::support::*;
 
 const UID: &str = "7d5ae8f6-0c1e-4b52-9f3a-2f6f3f0f8a11";
 const CPUS: &str = "4-5";
-const IMAGE: &str = "localhost/nothing:1";
 /// The first of the host's users that the container's are mapped to.
 const FIRST: u32 = 131_072;
-
-/// An image of a root file system that has its folders and nothing in them: the node's programs are mounted.
-const IMPORT: &str = r#"
-    cd "$(mktemp -d)"
-    mkdir -p root/usr root/proc root/dev root/sys root/run root/tmp root/etc
-    for name in bin sbin lib lib64; do ln -s usr/$name root/$name; done
-    tar -C root --owner=0 --group=0 -cf layer.tar .
-    digest=$(sha256sum < layer.tar | cut -d' ' -f1)
-    echo '{"architecture":"amd64","os":"linux","config":{},"rootfs":{"type":"layers","diff_ids":["sha256:'$digest'"]}}' > config.json
-    echo '[{"Config":"config.json","RepoTags":["'$1'"],"Layers":["layer.tar"]}]' > manifest.json
-    tar -cf image.tar manifest.json config.json layer.tar
-    ctr -n k8s.io images import image.tar
-"#;
 
 fn ctr(argv: &[&str]) -> String {
     run(&[&["ctr", "-n", "k8s.io"], argv].concat())
@@ -33,7 +20,7 @@ fn ctr(argv: &[&str]) -> String {
 
 /// The container of the pod, with a VM in it, made without the stand-in.
 fn start(id: &str) -> Pod {
-    run(&["sh", "-ec", IMPORT, "sh", IMAGE]);
+    ctr(&["images", "import", &make_image()]);
     let (mapping, cgroup) = (format!("0:{FIRST}:65536"), format!("/kubepods/pod{UID}/{id}"));
     let (log, runner) = ("/tmp/mapped.log", "/run/stelia/runner");
     let own = format!("run -d --uidmap {mapping} --gidmap {mapping} --cgroup {cgroup} --cpuset-cpus {CPUS}");

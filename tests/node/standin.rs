@@ -145,7 +145,6 @@ fn assert_known(runtime: &str, known: &[(&str, &str)], found: &BTreeMap<String, 
     let unknown: BTreeMap<_, _> = found.iter().filter(|(name, _)| !is_known(name)).collect();
     let is_stale = |(known, _): &&(&str, &str)| !found.keys().any(|name| is_named(known, name));
     let stale: Vec<_> = known.iter().filter(is_stale).collect();
-    println!("  {runtime}: {} known differences", found.len() - unknown.len());
     assert!(
         unknown.is_empty() && stale.is_empty(),
         "{runtime}: not as recorded: {unknown:#?}, as recorded after all: {stale:#?}"

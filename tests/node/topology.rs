@@ -102,24 +102,3 @@ fn in_units(bytes: u64) -> String {
     }
     format!("{number}{}", units[unit])
 }
-
-/// Waits for an object of which this holds.
-fn wait(what: &str, holds: impl Fn(&Value) -> bool) {
-    wait_until(what, || holds(&json(&run("steliactl export topology -o json"))));
-}
-
-#[test]
-fn every_change_is_in_the_object() {
-    on_node(|| {
-        wait("nobody has CPUs", |object| shared(object) == cpus("0-7"));
-        let pod = Pod::start("guaranteed", &["--cpus", "2"], &["sleep", "100000"]);
-        let own = pod.exclusive();
-        wait("the pod has CPUs", |object| {
-            allocated(object, &pod).as_ref() == Some(&own) && shared(object) == pool()
-        });
-        pod.delete(1);
-        wait("nobody has them any more", |object| {
-            allocated(object, &pod).is_none() && shared(object) == cpus("0-7")
-        });
-    });
-}

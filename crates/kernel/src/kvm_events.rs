@@ -2,7 +2,7 @@
 //! `virt/kvm/kvm_main.c`).
 //!
 //! KVM has its device, `/dev/kvm`, say `EVENT=create` when a VM was made, and `EVENT=destroy` when the last descriptor of a VM was
-//! closed. What the kernel does and what was seen of it (kernel 6.12, `tests/node/adopt_vmm.rs`):
+//! closed. What the kernel does and what was seen of it (kernel 6.12, `tests/node/adopted.rs`):
 //!
 //! - `PID` is the number of the **thread** that called `KVM_CREATE_VM` (`task_pid_nr`). In QEMU, Firecracker and crosvm that is
 //!   the main thread; in Cloud Hypervisor it is the thread `vmm`, so the number is not that of a process. Both events of

@@ -29,8 +29,6 @@ pub enum Request {
         resource: String,
         /// How many devices.
         count: usize,
-        /// Whether a kubelet that starts finds the container running.
-        runs: bool,
     },
     /// The pod has ended.
     Free {
@@ -79,12 +77,10 @@ async fn answer(kubelet: &Kubelet, stream: UnixStream) -> anyhow::Result<()> {
             container,
             resource,
             count,
-            runs,
         } => {
             let container = Container {
                 pod: &pod,
                 name: &container,
-                runs,
             };
             match kubelet.allocate(container, &resource, count).await {
                 Ok(answer) => serde_json::to_value(answer).context("write JSON"),

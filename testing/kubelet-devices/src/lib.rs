@@ -7,4 +7,3 @@ pub mod folder;
 pub mod kubelet;
 pub mod manager;
 pub mod offered;
-pub mod unusual_calls;

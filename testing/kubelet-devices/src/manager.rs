@@ -105,8 +105,6 @@ pub struct Container<'a> {
     pub pod: &'a str,
     /// The container's name.
     pub name: &'a str,
-    /// Whether a kubelet that starts finds it running, as after a restart of kubelet alone: it has its devices then, whatever the plugin does.
-    pub runs: bool,
 }
 
 /// Whether a container needs a call to the plugin.
@@ -202,9 +200,6 @@ impl Manager {
             });
         }
         let answer = own.map(|own| own.answer.clone());
-        if container.runs {
-            return Ok(Choice::Allocated(answer.unwrap_or_default()));
-        }
         let Some(registered) = self.resources.get(resource) else {
             return Err(Refusal::Unregistered(resource.to_owned()));
         };
@@ -293,8 +288,8 @@ mod tests {
 
     /// It does not run yet.
     fn instance(pod: &str) -> Container<'_> {
-        let (name, runs) = ("instance", false);
-        Container { pod, name, runs }
+        let name = "instance";
+        Container { pod, name }
     }
 
     fn give(manager: &mut Manager, pod: &str) -> Result<BTreeSet<String>, Refusal> {
@@ -342,30 +337,6 @@ mod tests {
     }
 
     #[test]
-    fn what_the_plugin_calls_unhealthy_is_not_allocated() {
-        let (mut manager, registration) = with_two();
-        manager.list(VM, registration, devices(&["vm-1"], &["vm-0"]));
-        assert_eq!(give(&mut manager, "a"), Ok(set(&["vm-1"])));
-        manager.list(VM, registration, devices(&[], &["vm-0", "vm-1"]));
-        assert_eq!(
-            manager.choose(instance("b"), VM, 1),
-            Err(Refusal::NoneHealthy(VM.to_owned()))
-        );
-        assert_eq!(manager.resources[VM].lists, 3);
-    }
-
-    #[test]
-    fn a_plugin_that_is_gone_leaves_unhealthy_devices() {
-        let (mut manager, _) = with_two();
-        manager.disconnect(VM);
-        assert_eq!(
-            manager.choose(instance("a"), VM, 1),
-            Err(Refusal::NoneHealthy(VM.to_owned()))
-        );
-        assert_eq!(manager.resources[VM].unhealthy, set(&["vm-0", "vm-1"]));
-    }
-
-    #[test]
     fn the_late_end_of_an_older_stream_stops_the_newer_registration() {
         let (mut manager, _) = with_two();
         let new = manager.register(VM, "vm.sock");
@@ -383,16 +354,11 @@ mod tests {
     }
 
     #[test]
-    fn after_a_reboot_a_pod_is_admitted_once_its_own_device_is_healthy_and_what_runs_is_not_looked_at() {
+    fn after_a_reboot_a_pod_is_admitted_once_its_own_device_is_healthy() {
         let (mut manager, _) = with_two();
         give(&mut manager, "a").unwrap();
         let mut manager = Manager::new(manager.saved());
         let here = Ok(Choice::Allocated(Answer::default()));
-        let runs = |pod| Container {
-            runs: true,
-            ..instance(pod)
-        };
-        assert_eq!(manager.choose(runs("a"), VM, 1), here);
         assert_eq!(
             manager.choose(instance("a"), VM, 1),
             Err(Refusal::NoneHealthy(VM.to_owned()))
@@ -402,28 +368,11 @@ mod tests {
             manager.list(VM, registration, devices(healthy, unhealthy));
             let refusal = manager.choose(instance("a"), VM, 1).unwrap_err();
             assert_eq!(refusal, Refusal::OwnUnhealthy(VM.to_owned()));
-            assert_eq!(manager.choose(runs("a"), VM, 1), here);
         }
         manager.list(VM, registration, devices(&["vm-0", "vm-1"], &[]));
         assert_eq!(manager.choose(instance("a"), VM, 1), here);
         // Without the state of an earlier kubelet nothing is known of the resource.
         let refusal = Manager::default().choose(instance("a"), VM, 1).unwrap_err();
         assert_eq!(refusal, Refusal::Unregistered(VM.to_owned()));
-    }
-
-    #[test]
-    fn after_a_restart_allocations_stand_and_no_device_is_there() {
-        let (mut manager, _) = with_two();
-        give(&mut manager, "a").unwrap();
-        let text = serde_json::to_string(&manager.saved()).unwrap();
-        let mut manager = Manager::new(serde_json::from_str(&text).unwrap());
-        assert_eq!(give(&mut manager, "b"), Err(Refusal::NoneHealthy(VM.to_owned())));
-        let registration = manager.register(VM, "vm.sock");
-        manager.list(VM, registration, devices(&["vm-0", "vm-1"], &[]));
-        assert_eq!(give(&mut manager, "b"), Ok(set(&["vm-1"])));
-        assert_eq!(
-            manager.choose(instance("a"), "other.io/x", 1),
-            Err(Refusal::Unregistered("other.io/x".to_owned()))
-        );
     }
 }

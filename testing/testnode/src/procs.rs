@@ -187,11 +187,6 @@ impl Model {
         self.lock().next_id = id;
     }
 
-    /// Sets the next task's start time; later tasks start later. For tasks that a record names with their start times.
-    pub fn next_start(&self, start: u64) {
-        self.lock().clock = start.saturating_sub(1);
-    }
-
     /// Sets the program and arguments of a process, as execve(2) does.
     ///
     /// # Errors

@@ -74,9 +74,7 @@ impl Device {
     fn start(shape: &Shape, process: &Process) -> anyhow::Result<Self> {
         let failed = || format!("start the process of {}", process.comm);
         let mut command = myself(&process.argv0);
-        let like = clap::ValueEnum::to_possible_value(&shape.vmm);
-        let like = like.map(|value| value.get_name().to_owned()).unwrap_or_default();
-        command.args(["--like", &like, "--device", &process.comm]);
+        command.args(["--like", shape.vmm.name(), "--device", &process.comm]);
         if process.has_namespaces {
             command.arg("--namespaces");
         }

@@ -15,8 +15,7 @@ mod shape;
 use std::path::PathBuf;
 
 use clap::Parser;
-
-use crate::shape::Vmm;
+use test_vmm::recording::Vmm;
 
 #[derive(Debug, Parser)]
 struct Options {

@@ -13,12 +13,12 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use test_vmm::recording::Moment;
+use test_vmm::recording::{Moment, Vmm};
 
 use crate::Options;
 use crate::guest::Guest;
 use crate::idle::{Idle, be_device, myself, start_device_in_namespaces};
-use crate::shape::{Shape, Vmm};
+use crate::shape::Shape;
 
 /// Shuts the guest down: its vCPU threads end.
 const SHUT_DOWN: Signal = Signal::SIGUSR1;
@@ -120,7 +120,7 @@ fn boot(like: Vmm, vcpus: u8, memory: Option<&Path>) -> anyhow::Result<Guest> {
 
 fn start_vcpus(like: Vmm, guest: &mut Guest) -> anyhow::Result<()> {
     for (index, mut vcpu) in (0..).zip(guest.take_vcpus()) {
-        let name = like.vcpu(index);
+        let name = format!("{}{index}", like.vcpu_prefix());
         let thread = Builder::new().name(name.clone()).spawn(move || {
             let Err(error) = vcpu.run() else { return };
             eprintln!("vCPU {index}: {error:#}");

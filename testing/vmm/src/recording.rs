@@ -2,10 +2,56 @@
 
 use serde::{Deserialize, Serialize};
 
-pub const CLOUD_HYPERVISOR: &str = include_str!("../recordings/cloud-hypervisor-53.0.json");
-pub const FIRECRACKER: &str = include_str!("../recordings/firecracker-1.16.1.json");
-/// crosvm's version never changes, so the name of its file has the commit.
-pub const CROSVM: &str = include_str!("../recordings/crosvm-0.1.0-f1e797a68dad.json");
+/// A VMM that was recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Vmm {
+    CloudHypervisor,
+    Firecracker,
+    /// With its sandbox: each of its devices is a process in a PID namespace of its own
+    Crosvm,
+}
+
+impl Vmm {
+    pub const ALL: [Self; 3] = [Self::CloudHypervisor, Self::Firecracker, Self::Crosvm];
+
+    /// As the ready-made rules of adoption name it, and the option `--like`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CloudHypervisor => "cloud-hypervisor",
+            Self::Firecracker => "firecracker",
+            Self::Crosvm => "crosvm",
+        }
+    }
+
+    /// What the names of its vCPU threads have before their numbers. So have the ready-made rules (`crates/settings/src/adopt/ready_made.rs`) and
+    /// `crates/runner/src/vmm/thread_names.rs`.
+    pub fn vcpu_prefix(self) -> &'static str {
+        match self {
+            Self::CloudHypervisor => "vcpu",
+            Self::Firecracker => "fc_vcpu ",
+            Self::Crosvm => "crosvm_vcpu",
+        }
+    }
+
+    /// Whether a thread of this name is a vCPU's.
+    pub fn is_vcpu(self, thread: &str) -> bool {
+        let number = thread.strip_prefix(self.vcpu_prefix());
+        number.is_some_and(|number| number.parse::<u32>().is_ok())
+    }
+
+    /// The recording's file. crosvm's version never changes, so the name of its file has the commit.
+    fn file(self) -> &'static str {
+        match self {
+            Self::CloudHypervisor => include_str!("../recordings/cloud-hypervisor-53.0.json"),
+            Self::Firecracker => include_str!("../recordings/firecracker-1.16.1.json"),
+            Self::Crosvm => include_str!("../recordings/crosvm-0.1.0-f1e797a68dad.json"),
+        }
+    }
+
+    pub fn recording(self) -> serde_json::Result<Recording> {
+        serde_json::from_str(self.file())
+    }
+}
 
 /// A VMM with two vCPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,11 +100,6 @@ pub struct Process {
 }
 
 impl Recording {
-    /// One of the files above.
-    pub fn parse(text: &str) -> serde_json::Result<Self> {
-        serde_json::from_str(text)
-    }
-
     pub fn at(&self, moment: Moment) -> Option<&[Process]> {
         let step = self.steps.iter().find(|step| step.moment == moment);
         step.map(|step| step.processes.as_slice())
@@ -77,5 +118,17 @@ mod one_line {
         let text = String::deserialize(deserializer)?;
         let names = text.split(", ").filter(|name| !name.is_empty());
         Ok(names.map(str::to_owned).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recording_is_written_as_it_was_read() {
+        let text = Vmm::Crosvm.file();
+        let recording = Vmm::Crosvm.recording().unwrap();
+        assert_eq!(serde_json::to_string_pretty(&recording).unwrap(), text.trim_end());
     }
 }

@@ -2,7 +2,7 @@
 
 use stelia_cpus::CpuSet;
 
-use super::{Sleeper, all_but, allocation, given, nodes, on_allocator, pool_of, shape, vm};
+use super::{Sleeper, all_but, allocation, given, on_allocator, pool_of, shape, vm};
 use crate::pinned::{UNITS, assert_contained, is_everybodys};
 use crate::support::*;
 
@@ -94,31 +94,6 @@ fn lse_is_isolated_lsr_is_open_to_be_alone_and_the_pools_follow() {
                 .chain(others.iter().map(String::as_str))
                 .all(is_everybodys)
         });
-    });
-}
-
-#[test]
-fn constrained_burst_takes_a_numa_node_with_room_for_the_limit() {
-    on_allocator("reserved-cpus = \"0\"", || {
-        let [one, two, three] = ["one", "two", "three"].map(|name| Sleeper::start(name, &[]));
-        let held = one.get("cpus=2 cpu-bind-policy=FullPCPUs numa-topology-alignment-policy=SingleNUMANode");
-        let words = |limit: u32| format!("qos=LS cpu-bind-policy=ConstrainedBurst cpu-limit={limit}");
-        // Four fit only where nobody has CPUs; two fit on both, and MostAllocated takes the fuller one.
-        two.get(&words(3001));
-        assert!(nodes(&two.float()).is_disjoint(&nodes(&held)), "{}", two.float());
-        assert_eq!(two.float().len(), 4);
-        three.get(&words(2000));
-        assert_eq!(nodes(&three.float()), nodes(&held));
-        three.wait_float(&all_but(&[&held, &two.float()]));
-        three.give_back();
-        three.assert_not_allocated(&words(5000), "5");
-        // The pool of its node it is, also when others come and go there.
-        let before = two.float();
-        let third = three.get("cpus=2 numa-allocate-strategy=LeastAllocated");
-        assert_eq!(nodes(&third), nodes(&before));
-        two.wait_float(&before.difference(&third));
-        three.give_back();
-        two.wait_float(&before);
     });
 }
 

@@ -2,11 +2,9 @@
 //!
 //! The node's cores are the CPUs 0-1, 2-3 | 4-5, 6-7, its NUMA nodes 0-3 and 4-7.
 
-mod bounds;
 mod classes;
 mod evaluate;
 mod life;
-mod policies;
 mod quota;
 mod rebind;
 mod resize;
@@ -75,7 +73,6 @@ impl Sleeper {
         let answer = answer
             .map(|text| cpus(&text))
             .map_err(|error| refusal::<()>(Err(error)));
-        println!("  {} asks {words:?}: {answer:?}", self.pod.name);
         answer
     }
 
@@ -98,13 +95,6 @@ impl Sleeper {
 
     fn give_back(&self) {
         self.pod.deregister();
-    }
-
-    /// What became of its exclusive policy.
-    fn exclusivity(&self) -> String {
-        let allocation = allocation(&self.pod);
-        let text = allocation["exclusivity"].as_str();
-        text.unwrap_or_else(|| panic!("{allocation}")).to_owned()
     }
 
     fn float(&self) -> CpuSet {
@@ -143,7 +133,6 @@ fn moved(pod: Pod) -> Pod {
 /// What a command of `steliactl`'s prints as JSON, and whether it succeeded.
 fn steliactl(command: &[&str], arguments: &[&str]) -> Value {
     let (mut printed, out) = printed(&[&["steliactl", "--json=short"], command, arguments].concat());
-    println!("  {command:?} {arguments:?}: {} {printed}", out.status);
     printed["success"] = out.status.success().into();
     printed
 }

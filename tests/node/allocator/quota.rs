@@ -20,7 +20,6 @@ fn who_has_no_cpus_of_its_own_is_throttled_by_the_least_of_its_containers_and_it
         let (since, throttled, used) = (Instant::now(), stat("nr_throttled"), stat("usage_usec"));
         wait_until("it is throttled", || stat("nr_throttled") > throttled + 20);
         let (passed, ran) = (since.elapsed().as_micros() as u64, stat("usage_usec") - used);
-        println!("  it ran {} ms in {} ms", ran / 1000, passed / 1000);
         // Two periods more than its share: the one it began in, and the one it is in.
         assert!(ran <= passed * 4 / 10 + 80_000, "{ran} us in {passed} us");
 

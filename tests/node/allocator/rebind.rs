@@ -1,13 +1,9 @@
 //! Rebind: running VMs move to better CPUs.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use serde_json::Value;
 use stelia_cpus::CpuSet;
 
 use super::{Sleeper, moved, nodes, on_allocator, steliactl, vm};
-use crate::crash::{Failpoints, isolate, quiet_vm};
 use crate::support::*;
 
 const CORES: &[&str] = &["--cpu-bind-policy", "FullPCPUs"];
@@ -94,110 +90,4 @@ fn a_running_vm_moves_to_one_numa_node_and_no_guest_stops() {
         assert_eq!(cpus(machine.described()["exclusive"].as_str().expect("a CPU list")), to);
         assert_isolated(&machine, 2);
     });
-}
-
-/// A cgroup that has a CPU in its exclusive list, until the value is dropped: the kernel keeps it out of its siblings' lists.
-struct Blocker(PathBuf);
-
-impl Blocker {
-    fn on(cpu: u32) -> Self {
-        let blocker = Self(Path::new(CGROUP).join("blocker"));
-        fs::create_dir(&blocker.0).expect("mkdir");
-        let list = blocker.0.join("cpuset.cpus.exclusive");
-        put(&list, cpu.to_string());
-        assert_eq!(read(&list), cpu.to_string());
-        blocker
-    }
-}
-
-impl Drop for Blocker {
-    fn drop(&mut self) {
-        // What is left is told by the frame of every test.
-        let _ = fs::remove_dir(&self.0);
-    }
-}
-
-#[test]
-fn a_move_that_fails_in_the_middle_leaves_the_vm_where_it_was() {
-    on_allocator(SETTINGS, || {
-        let fillers = fillers();
-        let machine = vm("machine", 2, &[], CORES);
-        assert_fragmented(&machine.exclusive());
-        fillers.iter().for_each(Sleeper::give_back);
-        let before = assert_isolated(&machine, 2);
-        let planned = rebind(&["--dry-run"]);
-        let to = cpus(planned["moves"][0]["to"].as_str().expect("a CPU list"));
-        // Somebody else has one of its next CPUs, which only the kernel knows.
-        let next = to.difference(&machine.exclusive()).iter().next().expect("a CPU");
-        let blocker = Blocker::on(next);
-        let failed = rebind(&[]);
-        assert_eq!(
-            (&failed["phase"], &failed["success"]),
-            (&"Failed".into(), &false.into())
-        );
-        let reason = failed["reason"].as_str().expect("a reason");
-        let stays = format!("pod {} stays on {}", machine.uid, machine.exclusive());
-        assert!(reason.contains(&stays), "{reason}");
-        assert_eq!(failed["moves"], Value::Array(Vec::new()));
-        assert_eq!(assert_isolated(&machine, 2), before);
-        assert_eq!(
-            cpus(machine.described()["exclusive"].as_str().expect("a CPU list")),
-            machine.exclusive()
-        );
-        wait_running_on(&machine);
-        drop(blocker);
-        assert_eq!(rebind(&[&*machine.uid])["phase"], "Succeed");
-        let machine = moved(machine);
-        assert_eq!(nodes(&machine.exclusive()).len(), 1);
-        let after = assert_isolated(&machine, 2);
-        assert_eq!(after.identities(), before.identities());
-    });
-}
-
-#[test]
-fn a_daemon_killed_in_the_middle_of_a_job_leaves_the_vm_whole() {
-    on_allocator(SETTINGS, || {
-        let fillers = fillers();
-        let quiet = given_cpus(quiet_vm("machine"));
-        let ids = quiet.threads().identities();
-        let failpoints = Failpoints::mount();
-        // Every change of a job is one that it may die before; model tests try each, here it is every third.
-        for n in (1..).step_by(3) {
-            let own = cpus(quiet.described()["exclusive"].as_str().expect("a CPU list"));
-            assert_fragmented(&own);
-            fillers.iter().for_each(Sleeper::give_back);
-            let daemon = failpoints.daemon_that_dies_at(n);
-            let out = output("steliactl --json=short rebalance");
-            let told = utf8(&out.stdout);
-            quiet.wait_state("isolated");
-            let died = daemon_pid() != daemon;
-            // Who waited for the job's end is told what became of it, unless the daemon died before it had a number.
-            match serde_json::from_str::<Value>(&told) {
-                Ok(told) => assert_eq!(told["phase"], if died { "Unknown" } else { "Succeed" }, "{told}"),
-                Err(_) => assert!(died && !out.status.success(), "{out:?}"),
-            }
-            let now = moved(quiet.now());
-            let at = now.exclusive();
-            println!("  died before change {n}: {died}; {own} -> {at}");
-            assert_isolated(&now, 2);
-            assert_eq!(now.threads().identities(), ids);
-            assert!(at == own || nodes(&at).len() == 1, "{at}");
-            if !died {
-                assert_eq!(nodes(&at).len(), 1);
-                assert!(n > 10, "only {n} changes");
-                return;
-            }
-            quiet.deregister();
-            assert_eq!(quiet.state(), None);
-            fill(&fillers);
-            isolate(&quiet);
-        }
-    });
-}
-
-/// Registered by root, with the CPUs of its own.
-fn given_cpus(pod: Pod) -> Pod {
-    isolate(&pod);
-    pod.wait_state("isolated");
-    moved(pod)
 }

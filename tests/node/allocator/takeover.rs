@@ -1,6 +1,6 @@
 //! From kubelet's static policy to steliad's allocator, while pods run.
 
-use super::{Sleeper, allocation, configure, given, on_allocator_after, pool_of, unconfigure, wait_pool};
+use super::{Sleeper, allocation, given, on_allocator_after, pool_of, wait_pool};
 use crate::support::*;
 
 #[test]
@@ -53,45 +53,5 @@ fn pods_that_kubelet_gave_cpus_keep_them_and_nobody_else_gets_them() {
         assert_eq!(allocation(&again)["qos"], "LSE");
         assert_isolated(&again, 2);
         assert!(again.exclusive().is_disjoint(&own));
-    });
-}
-
-#[test]
-fn a_list_of_the_old_shared_pool_is_no_claim_to_it() {
-    let before = || {
-        let old = Sleeper::start("old", &["--cpuset", "5-6"]);
-        // Guaranteed, but not of whole CPUs.
-        let part = Sleeper::start("part", &["--cpu-limit", "1500m"]);
-        let ls = Sleeper::start("ls", &["--qos-class", "burstable"]);
-        (old, part, ls)
-    };
-    on_allocator_after("", before, |(old, part, ls)| {
-        assert_eq!(part.pod.file("cpuset.cpus"), "0-4,7");
-        wait_pool("shared", "0-4,7");
-        // Also when nobody is left with the same list.
-        assert!(ls.get("").is_empty());
-        wait_pool("shared", "0-4,7");
-        ls.wait_float(&cpus("0-4,7"));
-        run("kubelet-standin pod delete ls --grace 1");
-        reconcile();
-        assert_eq!(pool_of("kubelet"), cpus("5-6"));
-        assert!(part.get("qos=LSE cpus=2").is_disjoint(&old.pod.exclusive()));
-    });
-}
-
-#[test]
-fn what_kubelets_static_policy_still_rules_is_kubelets() {
-    on_node_undoing(unconfigure, || {
-        let theirs = Sleeper::start("theirs", &["--cpuset", "2-3"]);
-        configure("");
-        wait_pool("kubelet", "2-3");
-        let ours = Sleeper::start("ours", &["--qos-class", "burstable"]);
-        let own = ours.get("qos=LSE cpus=2");
-        assert!(own.is_disjoint(&cpus("2-3")), "{own}");
-        // What kubelet gave is what it gets, and there is nothing to choose.
-        assert_eq!(theirs.get(""), cpus("2-3"));
-        assert!(allocation(&theirs.pod).is_null());
-        theirs.give_back();
-        theirs.assert_refused("qos=LSR", "InvalidArgument", "kubelet");
     });
 }

@@ -235,6 +235,10 @@ fn assert_special(pod: &Pod) {
             assert_eq!(status("CapBnd:"), "0000000000000000");
             let map = read(format!("/proc/{}/uid_map", pod.pid));
             assert_ne!(map.split_whitespace().nth(1), Some("0"), "{map}");
+            let mounts = read(format!("/proc/{}/mounts", pod.pid));
+            let root = mounts.lines().find(|line| line.split(' ').nth(1) == Some("/"));
+            let options = root.and_then(|root| root.split(' ').nth(3));
+            assert!(options.is_some_and(|options| options.starts_with("ro")), "{mounts}");
         }
         // The guest's memory, counted on the scope: QEMU touched it after the move.
         "vm-hugepages" => assert_eq!(pod.scope_file("hugetlb.2MB.current"), (256 << 20).to_string()),

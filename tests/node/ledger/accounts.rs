@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use stelia_api::attribution::Attribution;
 use stelia_ledger::account::{Account, Range};
-use stelia_ledger::verdict::Verdict;
 
 use crate::support::*;
 
@@ -31,10 +30,6 @@ pub fn account_by_uid(uid: &str) -> Account {
         "Manager",
         &["Ledger", "stta{sv}", uid, "0", "0", "0"],
     )))
-}
-
-pub fn verdict() -> Verdict {
-    answered(&run(&busctl(MANAGER, "Manager", &["VerifyLedger", "a{sv}", "0"])))
 }
 
 /// The account once the bounds of its count of other tasks do not get closer any more. A guest that wakes during a reading leaves an interval

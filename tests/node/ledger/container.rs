@@ -42,7 +42,6 @@ fn a_steady_service_is_alone_and_a_task_that_is_moved_into_it_hides_nobody() {
         put(own(&pod).join("cgroup.procs"), moved.0.id().to_string());
         let after = settled(&pod);
         let (was, is) = (before.totals.other_tasks, after.totals.other_tasks);
-        println!("  moved: {was:?} to {is:?}");
         assert_eq!(is.least, was.least, "{after:#?}");
         assert_eq!(after.gaps, before.gaps, "its runs elsewhere contradict nothing");
         assert_nobody_booked(&pod, "beside the one that came");
@@ -53,7 +52,6 @@ fn a_steady_service_is_alone_and_a_task_that_is_moved_into_it_hides_nobody() {
         pod.exec(&["sh", "-c", loops]);
         let after = settled(&pod);
         let (was, is) = (before.totals.other_tasks, after.totals.other_tasks);
-        println!("  exec'd: {was:?} to {is:?}");
         assert_eq!(is.least, was.least, "{after:#?}");
         assert!(is.most > was.most, "{after:#?}");
         reconcile();
@@ -95,7 +93,6 @@ fn who_runs_beside_a_contained_container_is_booked() {
             });
             let after = settled(&pod);
             let booked = difference(after.totals.other_tasks, before.totals.other_tasks);
-            println!("  booked {booked:?}");
             booked.least >= TIMES
         });
         assert!(certain, "never was it certain");

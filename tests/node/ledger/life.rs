@@ -98,7 +98,6 @@ fn a_plugged_vcpu_is_booked_from_then_on_and_no_total_changes() {
         let after = settled(&pod);
         let traced = traced(&pod, &vcpus);
         let (booked, booked_before) = (after.totals.other_tasks, before.totals.other_tasks);
-        println!("  traced {traced}, booked {booked:?}, before {booked_before:?}");
         // What a bound kernel thread that ended ran last; twice would be what the intruder ran once more.
         let unknown = (TIMES / 2).min(booked.most - booked.least);
         assert!(
@@ -130,7 +129,6 @@ fn guests_that_sleep_and_wake_are_booked_as_nobody_or_as_an_interval_with_0_in_i
             let is_nobody = |told: &Range| more(*told, before.totals.other_tasks) == Some(0);
             let (nobody, others): (Vec<Range>, Vec<Range>) = told.into_iter().partition(is_nobody);
             let woke = after.totals.own.count - before.totals.own.count;
-            println!("  woke {woke} times; {} looks say 0, others {others:?}", nobody.len());
             assert!(woke > 100, "the guest did not wake");
             assert!(!nobody.is_empty());
             let intervals = others.iter().map(|told| difference(*told, before.totals.other_tasks));

@@ -7,17 +7,14 @@ mod intruder;
 mod life;
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::path::Path;
 
 use stelia_kernel::clock::now_us;
 use stelia_ledger::account::Account;
 use stelia_ledger::entry::Closed;
-use stelia_ledger::verdict::Verdict;
 
 pub use self::accounts::{account, booked_as_traced, difference, more, settled, wait_booked};
-use self::accounts::{account_by_uid, begin_attribution, devices, verdict, wait_read_again};
+use self::accounts::{account_by_uid, begin_attribution, devices, wait_read_again};
 use self::intruder::Intruder;
 use crate::drift::{all_online, online_file};
 use crate::quiet::interrupts::{Interrupt, Watch};
@@ -29,9 +26,6 @@ const DIRECTORY: &str = "/var/lib/stelia/ledger";
 const MAX_UNCERTAIN_RUNS: u64 = 8;
 /// Attempts to have the intruder's runs counted with certainty.
 const MAX_INTRUSIONS: usize = 3;
-/// Starts of the daemon whose entries fill a page of 4096 bytes: an entry has more than 150.
-const MAX_STARTS: usize = 30;
-
 #[test]
 fn an_intruder_is_booked_as_often_as_the_kernel_traced_it_and_named() {
     on_node(|| {
@@ -195,139 +189,6 @@ fn totals_outlive_the_daemon_and_whatever_else_happens() {
         let last = account_by_uid(&pod.uid);
         assert!(devices(&last) >= devices(&after), "{last:#?}");
     });
-}
-
-#[test]
-fn a_changed_byte_is_found_a_torn_end_is_cut_and_a_full_disk_hurts_no_vm() {
-    let unmount = || {
-        if output(&["umount", DIRECTORY]).status.success() {
-            restart("steliad");
-            // A call of the path unit's that is under way ends with the daemon; the next one reads kubelet's file by itself.
-            output("systemctl reset-failed steliad-kubelet.service");
-        }
-    };
-    on_node_undoing(unmount, || {
-        let pod = Pod::vm("whole", 1);
-        wait_booked(&pod);
-        let verdict = verdict();
-        assert!(verdict.is_good() && verdict.entries > 0, "{verdict:#?}");
-        a_copy_that_was_changed_is_not_good();
-        // As a crash leaves it.
-        run("systemctl stop steliad");
-        let last = segments().pop().expect("a segment");
-        let whole = fs::read(&last).expect("the segment");
-        let torn = [&whole[..], b"5d41402abc4b2a76b9719d911017c592 {\"seq\":"].concat();
-        put(&last, torn);
-        run("systemctl start steliad");
-        pod.wait_state("isolated");
-        account(&pod);
-        let now = self::verdict();
-        assert!(now.is_good() && now.entries >= verdict.entries, "{now:#?}");
-
-        full(&pod);
-    });
-}
-
-fn segments() -> Vec<PathBuf> {
-    segments_in(Path::new(DIRECTORY))
-}
-
-fn segments_in(folder: &Path) -> Vec<PathBuf> {
-    let names = names_in(folder).into_iter().filter(|name| name.ends_with(".ledger"));
-    let mut files: Vec<PathBuf> = names.map(|name| folder.join(name)).collect();
-    files.sort();
-    files
-}
-
-/// Looked at offline, as an auditor does who has a copy.
-fn a_copy_that_was_changed_is_not_good() {
-    let copy = tempfile::tempdir().expect("a directory");
-    let to = copy.path().to_str().expect("UTF-8");
-    run(&["cp", "-r", &format!("{DIRECTORY}/."), to]);
-    let key = run("steliactl ledger key");
-    let key = key.split_whitespace().last().expect("a key").to_owned();
-    let verify = |more: &[&str]| output(&[&["steliactl", "ledger", "verify", "--directory", to], more].concat());
-    // The hashes are whole, and that nothing verifies them is said. On its first day no key does.
-    let alone = verify(&[]);
-    assert!(alone.status.success() && said(&alone).contains("nothing"), "{alone:?}");
-    let verdict: Verdict = serde_json::from_slice(&verify(&["--json"]).stdout).expect("a verdict");
-    let by_key = verify(&["--key", &key]);
-    let is_signed = verdict.heads.iter().any(|head| head.seq >= verdict.first_seq);
-    let is_doubted = !by_key.status.success() && said(&by_key).contains("no entry is verified");
-    assert!(is_signed || is_doubted, "{by_key:?}");
-    // Whoever knows an entry knows all before it.
-    let known = format!("{}:{}", verdict.last_seq, verdict.hash);
-    let check = || verify(&["--expect", &known]);
-    assert!(check().status.success(), "{:?}", check());
-    let later = verify(&["--expect", &format!("{}:{}", verdict.last_seq + 9, verdict.hash)]);
-    assert!(
-        !later.status.success() && said(&later).contains("cannot be compared"),
-        "{later:?}"
-    );
-    let file = segments_in(copy.path()).pop().expect("a segment");
-    let mut bytes = fs::read(&file).expect("the segment");
-    let digit = bytes.iter().rposition(u8::is_ascii_digit).expect("a digit");
-    bytes[digit] = if bytes[digit] == b'1' { b'2' } else { b'1' };
-    put(&file, bytes);
-    let changed = check();
-    assert!(!changed.status.success(), "{changed:?}");
-}
-
-/// The ring's disk is full: said, and nothing else. What is there stays.
-fn full(pod: &Pod) {
-    run("systemctl stop steliad");
-    run(&["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "ledger", DIRECTORY]);
-    run("systemctl start steliad");
-    pod.wait_state("isolated");
-    wait_booked(pod);
-    run("systemctl stop steliad");
-    let whole: Vec<Vec<u8>> = segments()
-        .iter()
-        .map(|file| fs::read(file).expect("a segment"))
-        .collect();
-    assert!(!whole.is_empty());
-    output(&format!("dd if=/dev/zero of={DIRECTORY}/fill bs=4096 status=none"));
-    let problem = || describe()["node"]["ledger"]["problem"].as_str().map(str::to_owned);
-    // The page that was begun takes a few more entries: at least one a start of the daemon, whatever runs on the node.
-    let text = (0..MAX_STARTS).find_map(|_| {
-        restart("steliad");
-        // So many starts are more than systemd lets through.
-        run("systemctl reset-failed steliad");
-        pod.wait_state("isolated");
-        let began = Instant::now();
-        std::iter::from_fn(|| {
-            sleep(Duration::from_millis(100));
-            (began.elapsed() < Duration::from_secs(2)).then(problem)
-        })
-        .find_map(|problem| problem)
-    });
-    let text = text.expect("the full disk is a problem");
-    println!("  {text}");
-    let second = Pod::vm("second", 1);
-    assert_isolated(&second, 1);
-    // A page that was begun may have taken some more.
-    for (file, before) in segments().iter().zip(&whole) {
-        assert!(
-            fs::read(file).expect("a segment").starts_with(before),
-            "{}",
-            file.display()
-        );
-    }
-    fs::remove_file(format!("{DIRECTORY}/fill")).expect("fill");
-    wait_until("it is kept again", || {
-        reconcile();
-        problem().is_none()
-    });
-    pod.assert_is("isolated");
-    wait_booked(&second);
-    let verdict = verdict();
-    assert!(verdict.is_good() && verdict.first_seq == 1, "{verdict:#?}");
-    let segments = segments();
-    let kept = segments.iter().map(|file| fs::read_to_string(file).expect("a segment"));
-    assert!(
-        kept.collect::<String>().contains("No space left"),
-        "that it was full is not kept"
-    );
 }
 
 /// What holds on every kernel: also where VMs are pinned, and where hist triggers are older.

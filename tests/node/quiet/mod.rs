@@ -241,9 +241,7 @@ fn kernel_threads_born_late(card: &Card, own: &CpuSet) {
     let threaded = format!("/sys/class/net/{}/threaded", card.name);
     put(&threaded, "1");
     let late = || processes_named("napi/");
-    for one in wait_until("threads for the card", || Some(late()).filter(|late| !late.is_empty())) {
-        println!("  {} was born for {}", one.name, one.allowed);
-    }
+    wait_until("threads for the card", || !late().is_empty());
     round();
     for one in late() {
         assert!(one.allowed.is_disjoint(own) && !one.allowed.is_empty(), "{one:?}");
@@ -372,7 +370,6 @@ fn only_the_daemon_orders_and_it_works_without_steliad_quiet() {
         }
         reconcile();
         let problem = wait_until("the daemon says so", || quiet().problem);
-        println!("  {problem}");
         // That alone is no disturbance: only interrupts that fire make the command fail.
         let (told, _) = printed("steliactl --json noise");
         assert_eq!(told["problem"], problem.as_str(), "{told}");

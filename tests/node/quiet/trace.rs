@@ -2,7 +2,6 @@
 //! tracefs, and against `/proc/interrupts`. No times: they mean nothing on an emulated node.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 
 use stelia_api::attribution::Attribution;
@@ -17,7 +16,6 @@ use crate::support::*;
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 const OURS: &str = "/sys/kernel/tracing/instances/steliad-quiet";
-const WITNESS: &str = "/sys/kernel/tracing/instances/witness";
 /// A name that is hard to read in a text.
 const NAME: &str = "in }, \"x: 7";
 const SLEEPS: u64 = 60;
@@ -64,32 +62,9 @@ fn target(pod: &Pod) -> Target {
     }
 }
 
-/// Each switch to a task of this name, written down one by one.
-struct Witness;
-
-impl Witness {
-    fn start() -> Self {
-        fs::create_dir(WITNESS).expect(WITNESS);
-        let event = |file: &str| format!("{WITNESS}/events/sched/sched_switch/{file}");
-        put(event("filter"), "next_comm ~ \"in }*\"");
-        put(event("enable"), "1");
-        Self
-    }
-
-    /// How many there were on these CPUs.
-    fn switches(&self, on: &CpuSet) -> u64 {
-        let lines = read(format!("{WITNESS}/trace"));
-        let lines = lines.lines().filter(|line| line.contains("sched_switch:"));
-        let cpu = |line: &str| line.split_once('[')?.1.split_once(']')?.0.parse::<u32>().ok();
-        lines.filter(|line| on.contains(cpu(line).expect("a CPU"))).count() as u64
-    }
-}
-
-impl Drop for Witness {
-    fn drop(&mut self) {
-        let _ = fs::write(format!("{WITNESS}/events/sched/sched_switch/enable"), "0");
-        let _ = fs::remove_dir(WITNESS);
-    }
+/// Each switch to a task of that name on these CPUs, written down one by one.
+fn witness(cpus: &CpuSet) -> Trace {
+    Trace::switches_to("witness", cpus, "in }*")
 }
 
 /// Into the VM's own cgroup, which is the only way onto its CPUs, and onto one of them; there it sleeps and wakes.
@@ -130,7 +105,7 @@ pub fn an_intruder_is_named_with_each_of_its_switches() {
     // The daemon's own count after an intrusion would replace this one.
     let stopped = StoppedDaemon::stop();
     begin(&target);
-    let witness = Witness::start();
+    let witness = witness(&own);
     let watch = Watch::start(&own);
     let first = first_of(&own);
     intrude(&pod, first);
@@ -142,10 +117,9 @@ pub fn an_intruder_is_named_with_each_of_its_switches() {
     intrude(&pod, first);
     let fired = watch.risen();
     let attribution = finish();
-    let seen = witness.switches(&own);
-    drop(witness);
+    let text = witness.text();
+    let seen = text.lines().filter(|line| line.contains("sched_switch:")).count() as u64;
     drop(stopped);
-    println!("  {attribution:#?}");
     assert_eq!(attribution.problems, [""; 0]);
     assert_eq!((attribution.dropped, &attribution.cpus), (0, &own.to_string()));
     assert!(attribution.from_us < attribution.until_us);
@@ -196,14 +170,14 @@ fn only_vms_cpus_are_looked_at_and_what_is_begun_is_removed() {
         assert!(reason.starts_with("nothing is counted"), "{reason}");
 
         // Twice: the second replaces the first. Somebody else's instance is left alone by all of this.
-        let witness = Witness::start();
+        let witness = witness(&target.cpus);
         begin(&target);
         begin(&target);
         assert!(!remains().is_empty());
         run(&[&["systemctl", "stop"], &UNITS[..]].concat());
         run(&[PROGRAM, "--restore"]);
         assert_eq!(remains(), Vec::<String>::new());
-        assert!(Path::new(WITNESS).exists());
+        assert!(witness.exists());
         drop(witness);
         come_back();
         let reason = refused(&Request::Finish { own: BTreeSet::new() });

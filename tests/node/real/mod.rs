@@ -1,6 +1,6 @@
 //! steliad beside real programs, which a job of `tests/real/jobs/` copies into the node: `make check-long SECTIONS=real BIN=DIR`, docs/real.md.
 
-mod common;
+pub mod common;
 mod crio;
 mod kubelet;
 mod virt_launcher;

@@ -39,7 +39,6 @@ fn a_guest_that_plugs_no_vcpus_keeps_two_with_four_cpus_and_with_one() {
         until(&pod, "its vCPUs share a CPU", is_packed);
         let reason = format!("2 vCPUs share the CPUs {one}");
         until_degraded(&pod, "that is said", |told| told.contains(&reason));
-        println!("  {}", degraded(&pod));
 
         let pod = pod.resize("--cpuset", &own.to_string());
         until_resized(&pod, 2);

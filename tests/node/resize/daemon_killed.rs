@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{
-    INITRAMFS, PATIENT, TWO, assert_alone, assert_topology, degraded, grown, guest, make_linux, until, until_degraded,
+    INITRAMFS, PATIENT, TWO, assert_alone, assert_topology, grown, guest, make_linux, until, until_degraded,
     until_resized,
 };
 use crate::support::*;
@@ -56,7 +56,6 @@ fn a_daemon_killed_while_a_vm_shrinks_or_grows_ends_it_well() {
         until(&pod, "the CPUs are left", is_left);
         let reason = format!("4 vCPUs share the CPUs {small}");
         until_degraded(&pod, "which is said", |told| told.contains(&reason));
-        println!("  {}", degraded(&pod));
         assert_eq!((pod.state().as_deref(), is_pending(&pod)), (Some("isolated"), false));
         let is_packed = || pod.threads().vcpus.iter().all(|thread| thread.allowed == cpus(&small));
         until(&pod, "its vCPUs share them", is_packed);
@@ -78,7 +77,6 @@ fn a_daemon_killed_while_a_vm_shrinks_or_grows_ends_it_well() {
         until_resized(&pod, 4);
         let entered = entries.entered();
         let is_late = pod.logs().contains("the new vCPUs are not pinned yet");
-        println!("  they entered the guest on {entered}, late: {is_late}");
         assert!(
             is_late || entered.is_subset(&pod.exclusive()),
             "{entered} {}",

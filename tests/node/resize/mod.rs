@@ -8,7 +8,7 @@ mod exchange;
 mod refusal;
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use stelia_cpus::CpuSet;
 
@@ -167,18 +167,6 @@ fn until_degraded(pod: &Pod, what: &str, is: impl Fn(&str) -> bool) {
     wait_until_or(what, || degraded(pod), || is(&degraded(pod)));
 }
 
-/// What the guest said last before it booted again.
-fn print_ends_of_boots(serial: &str) {
-    let lines: Vec<&str> = serial.lines().collect();
-    let boots = (1..lines.len()).filter(|at| lines[*at].starts_with("ALIVE 1 "));
-    for boot in boots.skip(1) {
-        println!("  it booted again after:");
-        for line in &lines[boot.saturating_sub(30)..boot] {
-            println!("    {line}");
-        }
-    }
-}
-
 /// The VM has 2 vCPUs, and gets 2 more and loses them again, ten times; `shrunk` is called after each loss.
 fn grows_and_shrinks(mut pod: Pod, mut shrunk: impl FnMut(usize, &Pod)) -> Pod {
     pod.wait_running();
@@ -187,8 +175,6 @@ fn grows_and_shrinks(mut pod: Pod, mut shrunk: impl FnMut(usize, &Pod)) -> Pod {
     until_resized(&pod, 2);
     let first = assert_isolated(&pod, 2);
     for round in 0..ROUNDS {
-        println!("  round {round}: {small} to {large}");
-        let started = Instant::now();
         // On the CPUs that it has all the time nobody else is switched in at any time, whatever happens to the others.
         let kept = Trace::switches("kept", &small);
         let mut own = own_threads(&pod);
@@ -218,16 +204,6 @@ fn grows_and_shrinks(mut pod: Pod, mut shrunk: impl FnMut(usize, &Pod)) -> Pod {
         assert!(!switches.is_empty());
         assert_eq!(foreign_to(&own, &small, &switches), [], "{switches:#?}");
         shrunk(round, &pod);
-        println!("  round {round} took {} ms", started.elapsed().as_millis());
-    }
-    println!("  {}", probe_state(&pod));
-    println!(
-        "  the guest booted {} times",
-        pod.logs().matches("QEMU: RESET").count() + 1
-    );
-    print_ends_of_boots(&serial(&pod));
-    for line in pod.logs().lines().filter(|line| line.contains("was paused for")) {
-        println!("  {line}");
     }
     pod
 }

@@ -1,10 +1,13 @@
 //! Guests that keep their vCPUs: they share the CPUs that are left, and the reason is said everywhere.
 
+use std::fs;
+use std::path::Path;
+
+use stelia_api::publication::{DIRECTORY, FILE, Publication};
 use stelia_cpus::CpuSet;
 
 use super::agent::{PORT, RUNNER, asked};
 use super::{FOUR, INITRAMFS, assert_topology, guest, make_linux, said, until_counted, until_degraded};
-use crate::publisher_file::{told, wait_told};
 use crate::support::*;
 
 const FAULTY_INITRAMFS: &str = "/job/guest-faulty";
@@ -19,6 +22,16 @@ $b sleep 1
 const REASON: &str = "the guest did not give up vCPUs in time";
 /// The cluster is told, and the guest has as much time as it has by default.
 const SETTINGS: &str = "publish = \"stelia\"\nunplug-timeout-s = 10\n";
+
+/// What the daemon tells the cluster's publisher.
+fn told() -> Option<Publication> {
+    let bytes = fs::read(Path::new(DIRECTORY).join(FILE)).ok()?;
+    Some(Publication::parse(&bytes).expect("a file of its own version"))
+}
+
+fn wait_told<T>(what: &str, is: impl Fn(&Publication) -> Option<T>) -> T {
+    wait_until_or(what, || format!("{:?}", told()), || told().as_ref().and_then(&is))
+}
 
 /// It has 4 vCPUs, is to have 2 CPUs, and gives up none: its vCPUs share 2 CPUs until it has 4 again.
 fn keeps(pod: &Pod) -> Pod {
@@ -60,7 +73,6 @@ fn assert_reason_is_said(pod: &Pod, set: &CpuSet) {
         let mut own = told.events.iter().filter(|event| event.uid == pod.uid);
         own.find(|event| format!("{event:?}").contains(&reason)).map(|_| ())
     });
-    println!("  {:?}", told().map(|told| told.events));
 }
 
 #[test]
@@ -108,7 +120,6 @@ fn a_guest_whose_agent_and_kernel_refuse_keeps_its_vcpus() {
         let refused = lines
             .lines()
             .find(|line| line.contains("the guest is asked by ACPI alone"));
-        println!("  {refused:?}");
         assert!(refused.is_some_and(|line| line.contains("guest-set-vcpus")), "{lines}");
         until_counted(&pod, 4);
     });

@@ -94,6 +94,12 @@ pub async fn attach(at: &Connection, path: &OwnedObjectPath, vmm: u32, threads: 
         .map(drop)
 }
 
+/// A pod's way in.
+pub async fn runner_socket() -> Connection {
+    let builder = Builder::address("unix:path=/run/stelia/runner/socket").p2p();
+    builder.build().await.expect("connect")
+}
+
 /// Root's way in, for many calls.
 pub struct Bus {
     runtime: Runtime,
@@ -174,13 +180,6 @@ pub fn call(method: &[&str]) -> Value {
 pub fn answered<T: DeserializeOwned>(printed: &str) -> T {
     let reply = json(printed);
     parse(reply["data"][0].as_str().expect("a string"))
-}
-
-/// Whether something with this code is wrong on the node.
-pub fn node_has_problem(code: &str) -> bool {
-    let described = describe();
-    let problems = described["problems"].as_array().expect("an array");
-    problems.iter().any(|problem| problem["code"] == code)
 }
 
 /// What the daemon says of the whole node.

@@ -2,11 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{
-    CGROUP, Pod, configure, container_of, cpus, describe, on_node_undoing, partitioned, read, run, unconfigure,
-    wait_until_or, workers,
-};
-use crate::support::needs_kvm;
+use stelia_cpus::CpuSet;
+
+use super::*;
 
 /// No audit but those that are asked for.
 pub const NO_AUDIT: &str = "audit-interval-s = 3600\n";
@@ -41,6 +39,31 @@ pub fn refused(pod: &Pod) -> Option<(String, String)> {
     Some((text("reason"), text("text")))
 }
 
+/// How the container differs from that of an adopted VM with these vCPU threads. In a scope its first process stays behind.
+pub fn wrong_if_adopted(pod: &Pod, is_vcpu: impl Fn(&Thread) -> bool) -> Option<String> {
+    let threads = all_threads(container_and_nested(pod.pid)).into_iter();
+    let (vcpus, others): (Vec<Thread>, Vec<Thread>) = threads.partition(is_vcpu);
+    if !pod.is("isolated") || vcpus.len() != pod.exclusive().len() {
+        return Some(format!("{:?}, {:?}, {vcpus:#?}", pod.state(), refused(pod)));
+    }
+    let is_first = |thread: &Thread| thread.tid == pod.pid && !pod.is_in_place();
+    wrong(pod, &vcpus, &others, &near_pool(pod), is_first)
+}
+
+pub fn until_adopted(pod: &Pod, is_vcpu: impl Fn(&Thread) -> bool) {
+    let wrong = || wrong_if_adopted(pod, &is_vcpu);
+    wait_until_or(
+        &format!("{} is adopted", pod.name),
+        || format!(": {:?}", wrong()),
+        || wrong().is_none(),
+    );
+}
+
+/// As QEMU names them, where it names its threads.
+pub fn is_qemus_vcpu(thread: &Thread) -> bool {
+    thread.name.starts_with("CPU ")
+}
+
 /// The whole container's cgroup: crun puts the processes one level below.
 pub fn own(pod: &Pod) -> PathBuf {
     let origin = pod.origin();
@@ -58,7 +81,7 @@ pub fn database(name: &str, runtime: &str, options: &[&str]) -> Pod {
 }
 
 /// What a program in the container reads.
-fn read_inside(pod: &Pod) -> stelia_cpus::CpuSet {
+fn read_inside(pod: &Pod) -> CpuSet {
     cpus(&pod.exec("cat /sys/fs/cgroup/cpuset.cpus.effective"))
 }
 
@@ -109,8 +132,8 @@ pub fn lists_above(cgroup: &Path) -> Vec<String> {
 
 /// The VM's cgroups are gone and its CPUs anybody's; its container, if that lives on, is an ordinary one.
 pub fn until_adoption_ended(pod: &Pod) {
-    super::wait_until("its CPUs are given back", || pod.state().is_none());
-    super::wait_until("its cgroups are gone", || !pod.vcpu().exists() && !pod.scope().exists());
+    wait_until("its CPUs are given back", || pod.state().is_none());
+    wait_until("its cgroups are gone", || !pod.vcpu().exists() && !pod.scope().exists());
     assert!(pod.exclusive().is_disjoint(&partitioned()));
     assert_eq!(pod.file("cgroup.type"), "domain");
 }

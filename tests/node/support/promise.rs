@@ -6,8 +6,8 @@ use std::time::Duration;
 use stelia_cpus::CpuSet;
 
 use super::{
-    CGROUP, MANAGER, Pod, SLICE, Thread, Threads, busctl, cpus, describe, effective, json, kind, output, partitioned,
-    pool, printed, read, thread, utf8, workers,
+    CGROUP, MANAGER, Pod, SLICE, Thread, Threads, busctl, cpus, describe, json, kind, output, partitioned, pool,
+    printed, read, thread, utf8, workers,
 };
 
 /// Everything an isolated instance promises. `vcpus` is how many its guest has. Answers its threads.
@@ -18,21 +18,9 @@ pub fn assert_isolated(pod: &Pod, vcpus: usize) -> Threads {
 /// The same of an instance that floats on these CPUs.
 pub fn assert_isolated_beside(pod: &Pod, vcpus: usize, shared: &CpuSet) -> Threads {
     let threads = pod.threads();
-    let exclusive = pod.exclusive();
     assert_eq!(threads.vcpus.len(), vcpus, "{threads:#?}");
-    let mut used = CpuSet::new();
-    for thread in &threads.vcpus {
-        assert_eq!(thread.cgroup, pod.vcpu(), "{thread:?}");
-        assert_eq!(thread.allowed.len(), 1, "{thread:?}");
-        assert!(thread.allowed.is_subset(&exclusive), "{thread:?} outside {exclusive}");
-        assert!(thread.allowed.is_disjoint(&used), "{thread:?} shares its CPU");
-        used = used.union(&thread.allowed);
-    }
+    assert_eq!(wrong(pod, &threads.vcpus, &threads.others, shared, |_| false), None);
     assert!(threads.others.len() >= 3, "{threads:#?}");
-    for thread in &threads.others {
-        assert_eq!(thread.cgroup, pod.float(), "{thread:?}");
-        assert_eq!(&thread.allowed, shared, "{thread:?}");
-    }
     assert_eq!(threads.anchor.len(), 1, "{threads:#?}");
     let in_place = pod.is_in_place();
     for thread in &threads.anchor {
@@ -46,27 +34,58 @@ pub fn assert_isolated_beside(pod: &Pod, vcpus: usize, shared: &CpuSet) -> Threa
         ("cgroup.procs", anchor)
     };
     assert_eq!(pod.file(file), left, "what is left in the origin");
-    assert_eq!(pod.partition(), kind());
-    assert_eq!(cpus(&pod.vcpu_file("cpuset.cpus")), exclusive);
-    assert_eq!(pod.effective(), exclusive);
-    assert_eq!(pod.float_cpus(), *shared);
+    assert_eq!(cpus(&pod.vcpu_file("cpuset.cpus")), pod.exclusive());
+    pod.assert_is("isolated");
+    threads
+}
+
+/// How the container differs from that of a VM with these vCPU threads, each alone on a CPU, whose other threads float on `shared`. Those of
+/// which `stays` is true may be where their runtime put them.
+pub fn wrong(
+    pod: &Pod,
+    vcpus: &[Thread],
+    others: &[Thread],
+    shared: &CpuSet,
+    stays: impl Fn(&Thread) -> bool,
+) -> Option<String> {
+    let exclusive = pod.exclusive();
+    let mut used = CpuSet::new();
+    for vcpu in vcpus {
+        let is_alone = vcpu.allowed.len() == 1 && vcpu.allowed.is_disjoint(&used);
+        if vcpu.cgroup != pod.vcpu() || !is_alone || !vcpu.allowed.is_subset(&exclusive) {
+            return Some(format!("{vcpu:?}, with CPUs of {exclusive}, of which {used} are used"));
+        }
+        used = used.union(&vcpu.allowed);
+    }
+    let floats = |thread: &Thread| thread.cgroup == pod.float() && thread.allowed == *shared;
+    let is_right = |thread: &Thread| floats(thread) || stays(thread) && thread.cgroup == pod.origin();
+    if let Some(stray) = others.iter().find(|thread| !is_right(thread)) {
+        return Some(format!("{stray:?}, not in {} on {shared}", pod.float().display()));
+    }
+    let own = cpus(&pod.vcpu_file("cpuset.cpus.exclusive"));
+    let (partition, effective, float) = (pod.partition(), pod.effective(), pod.float_cpus());
+    if partition != kind() || own != exclusive || effective != exclusive || float != *shared {
+        return Some(format!("{partition} of {own} on {effective}, float on {float}"));
+    }
     // Nobody else may use them, by the kernel's own word.
-    let taken = partitioned();
-    assert!(exclusive.is_subset(&taken), "{exclusive} not in {taken}");
-    assert!(workers().is_disjoint(&exclusive), "unbound workers on {}", workers());
-    let above = if in_place {
+    let above = if pod.is_in_place() {
         format!("{CGROUP}/kubepods.slice")
     } else {
         SLICE.to_owned()
     };
-    let given = cpus(&read(format!("{above}/cpuset.cpus.exclusive")));
-    assert!(exclusive.is_subset(&given), "{exclusive} not in {given}");
-    for other in ["system.slice", "init.scope", "kubepods.slice"] {
-        let effective = effective(other);
-        assert!(effective.is_disjoint(&exclusive), "{other} runs on {effective}");
-    }
-    pod.assert_is("isolated");
-    threads
+    let (taken, given) = (partitioned(), cpus(&read(format!("{above}/cpuset.cpus.exclusive"))));
+    let everybodys = ["system.slice", "init.scope", "kubepods.slice"].map(super::effective);
+    let is_kept_off = everybodys
+        .iter()
+        .chain([&workers()])
+        .all(|others| others.is_disjoint(&exclusive));
+    let is_kept = is_kept_off && exclusive.is_subset(&taken) && exclusive.is_subset(&given);
+    (!is_kept).then(|| {
+        format!(
+            "taken {taken}, given {given}, others {everybodys:?}, workers {}",
+            workers()
+        )
+    })
 }
 
 /// A container that was deregistered is where and as kubelet made it. `before` are its threads when it was an instance.
@@ -89,24 +108,11 @@ pub fn near_pool(pod: &Pod) -> CpuSet {
     near(&pool(), &pod.exclusive())
 }
 
-/// Whether it is so now, in short: while something is being repaired.
+/// Whether it is so now: while something is being repaired.
 pub fn is_isolated(pod: &Pod, vcpus: usize) -> bool {
-    let exclusive = pod.exclusive();
     let threads = pod.threads();
-    let seated = |thread: &Thread| {
-        thread.cgroup == pod.vcpu() && thread.allowed.len() == 1 && thread.allowed.is_subset(&exclusive)
-    };
-    let shared = near(&pool(), &exclusive);
-    threads.vcpus.len() == vcpus
-        && threads.vcpus.iter().all(seated)
-        && threads
-            .others
-            .iter()
-            .all(|thread| thread.cgroup == pod.float() && thread.allowed == shared)
-        && pod.partition() == kind()
-        && cpus(&pod.vcpu_file("cpuset.cpus.exclusive")) == exclusive
-        && pod.float_cpus() == shared
-        && pod.is("isolated")
+    let is_wrong = || wrong(pod, &threads.vcpus, &threads.others, &near_pool(pod), |_| false).is_some();
+    threads.vcpus.len() == vcpus && pod.is("isolated") && !is_wrong()
 }
 
 /// Drift found and repaired since the daemon started.

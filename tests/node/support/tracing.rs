@@ -157,6 +157,11 @@ impl Trace {
         Trace::start(name, cpus, "kvm/kvm_entry", filter)
     }
 
+    /// How often a task with a name of this pattern is switched in on these CPUs.
+    pub fn switches_to(name: &str, cpus: &CpuSet, pattern: &str) -> Trace {
+        Trace::start(name, cpus, "sched/sched_switch", &format!("next_comm ~ \"{pattern}\""))
+    }
+
     fn start(name: &str, cpus: &CpuSet, event: &str, filter: &str) -> Trace {
         let folder = PathBuf::from(format!("{TRACING}/instances/test-{name}"));
         fs::create_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
@@ -173,6 +178,11 @@ impl Trace {
             put(trace.folder.join(file), text);
         }
         trace
+    }
+
+    /// Whether it is still there.
+    pub fn exists(&self) -> bool {
+        self.folder.exists()
     }
 
     /// What was recorded: the trace, whole.

@@ -89,7 +89,6 @@ fn vectors_float_or_fire_on_the_vms_own_cpus_and_are_booked_as_counted() {
         let own = pod.exclusive();
 
         // Float, the default: never on its CPUs, from the guest's first look at its devices on.
-        println!("  float: {:#?}", places(&given));
         assert_eq!(counts(&given, &own), BTreeMap::new(), "{:#?}", places(&given));
         // The card: its link, and two queues each way; the disk: its administration, and a queue for each vCPU.
         assert_eq!(
@@ -111,7 +110,6 @@ fn vectors_float_or_fire_on_the_vms_own_cpus_and_are_booked_as_counted() {
         // Own: only on its CPUs, and its own by the ledger's word.
         configure("vfio-irqs = \"own\"\n");
         let report = round().report;
-        println!("  own: {:#?}", places(&given));
         for (name, mask, placed) in places(&given) {
             assert!(
                 mask == own && placed.is_subset(&own),
@@ -120,7 +118,6 @@ fn vectors_float_or_fire_on_the_vms_own_cpus_and_are_booked_as_counted() {
         }
         let rest = Watch::start(&online().difference(&own));
         let [as_own, as_others, counted] = booked(&pod, &given);
-        println!("  booked as its own {as_own:?}, as others' {as_others:?}, counted {counted:?}");
         assert!(counted.values().sum::<u64>() > 300, "{counted:?}");
         assert_eq!((as_own, as_others), (counted, BTreeMap::new()));
         let elsewhere = rest
@@ -147,11 +144,10 @@ fn vectors_float_or_fire_on_the_vms_own_cpus_and_are_booked_as_counted() {
 }
 
 /// IRQ/S of `top` is what `/proc/interrupts` counted meanwhile on the VM's CPUs.
-fn top_counts_them(pod: &Pod, given: &[Given]) {
+fn top_counts_them(pod: &Pod, _given: &[Given]) {
     const SECONDS: f64 = 3.0;
     let own = pod.exclusive();
     let watch = Watch::start(&own);
-    let before = counts(given, &own);
     let top = json(&run(&[
         "steliactl",
         "--json",
@@ -163,9 +159,7 @@ fn top_counts_them(pod: &Pod, given: &[Given]) {
         &pod.uid,
     ]));
     let all = watch.risen().values().sum::<u64>();
-    let risen = difference(&counts(given, &own), &before);
     let rate = find(&top, "device_interrupts_per_second").unwrap_or_else(|| panic!("no rate: {top}"));
-    println!("  top: {rate:.0} a second; {all} meanwhile, of its own devices {risen:?}");
     // The first reading is a little after ours, and the last a little before.
     let meanwhile = rate * SECONDS;
     assert!(

@@ -79,20 +79,15 @@ fn a_vm_with_its_devices_on_its_own_node_has_its_memory_pinned_there() {
     with_devices(|| {
         let given = [Given::at(Kind::Card, 0), Given::at(Kind::Disk, 0)];
         let pod = start("near", "2-3", &given, "");
-        let counts = wait_working(&pod, &given);
-        println!("  the guest counts {counts:?}");
+        wait_working(&pod, &given);
         assert_isolated(&pod, 2);
 
         let pid = qemu_pid(&pod);
-        let status = status(pid);
-        let memory: Vec<&str> = status.lines().filter(|line| line.starts_with("Vm")).collect();
-        println!("  {}", memory.join("; "));
         assert!(
             held(pid, "VmLck") >= MEMORY_MIB << 20,
             "what VFIO pinned is counted as locked"
         );
         let placed = guest_memory(pid);
-        println!("  the guest's memory by node: {placed:?}");
         assert_eq!(placed.keys().collect::<Vec<_>>(), [&0]);
 
         let recorded = recorded(&pod.uid);
@@ -116,11 +111,9 @@ fn a_vm_with_its_devices_on_its_own_node_has_its_memory_pinned_there() {
         let (whole, text) = pod.verified();
         assert!(whole, "{text}");
         assert_eq!(doctor_of_places(), ["1 VM, none with remote memory or devices"]);
-        println!("{}", run(&["steliactl", "show", "-l", &pod.uid]));
 
         // The kernel moves no page that a device may write to.
         let left = migrate_pages(pid);
-        println!("  {left} pages stay");
         assert!(left > 0);
         assert_eq!(guest_memory(pid), placed);
     });
@@ -141,7 +134,6 @@ fn memory_and_devices_on_another_node_are_told_with_the_share() {
 
         let (held, remote) = held_and_remote(&settled_locality(&far)).expect("memory");
         let share = remote as f64 / held as f64;
-        println!("  away: {share:.2}");
         assert!(share > 0.7, "{share}");
         let resource = |kind: Kind, node, own| (kind.resource().to_owned(), node, own);
         let expected = [(card.shown(), 0, false), resource(Kind::Card, 0, false)];
@@ -164,7 +156,6 @@ fn memory_and_devices_on_another_node_are_told_with_the_share() {
         wait_until("nothing to say of the other one's memory", || both.verified().0);
 
         let found = doctor_of_places();
-        println!("  doctor: {found:#?}");
         let of = |pod: &Pod| {
             let mut of_pod = found
                 .iter()

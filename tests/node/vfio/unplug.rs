@@ -36,7 +36,6 @@ fn booked(pod: &Pod, device: &Given) -> bool {
 fn on_its_own_cpus(pod: &Pod, devices: &[Given]) {
     let own = pod.exclusive();
     let places = || places(devices);
-    println!("  before a look: {:?}", places());
     round();
     let said = || format!(": {:#?}", places());
     wait_until_or("every vector is on the VM's CPUs", said, || {

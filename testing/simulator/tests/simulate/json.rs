@@ -57,10 +57,7 @@ fn every_member_that_is_printed_is_documented() {
         ("list --unmanaged", &["list", "--unmanaged"]),
         ("release", &["release", WAITING]),
     ] {
-        let out = simulation.run(
-            env!("CARGO_BIN_EXE_steliactl-simulated"),
-            &[words, &["--json=short"]].concat(),
-        );
+        let out = simulation.steliactl(&[words, &["--json=short"]].concat());
         let value = serde_json::from_slice(&out.stdout).unwrap_or_else(|cause| panic!("{words:?}: {cause}: {out:?}"));
         let here = documented.wrong(name, &value);
         wrong.extend(here.into_iter().map(|what| format!("{name}: {what}")));

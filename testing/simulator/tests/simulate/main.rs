@@ -5,13 +5,10 @@
 #[cfg(feature = "browser")]
 mod browser;
 mod completions;
-mod evaluate;
 mod json;
 mod map;
 mod names;
 mod node_topology;
-mod polkit;
-mod report;
 mod resting;
 mod terminal;
 mod tour;
@@ -131,6 +128,14 @@ impl Simulation {
             .unwrap_or_else(|error| panic!("{program}: {error}"))
     }
 
+    /// The outcome of a `busctl call` as root: all output, and whether the command succeeded.
+    fn as_root(&self, arguments: &[&str]) -> (bool, String) {
+        let call = ["--system", "--expect-reply=yes", "call", "io.stelia.Isolation1"];
+        let out = self.run("busctl", &[&call[..], arguments].concat());
+        let text = [out.stdout, out.stderr].concat();
+        (out.status.success(), String::from_utf8_lossy(&text).into_owned())
+    }
+
     /// Everything the daemon knows.
     fn described(&self) -> serde_json::Value {
         let call = [
@@ -151,14 +156,24 @@ impl Simulation {
     fn verify(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let root = self.sockets.to_str().expect("UTF-8");
         let line = [&["verify", "--root", root], arguments].concat();
-        let out = self.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &line);
+        let out = self.steliactl(&line);
         (out.status.code(), String::from_utf8(out.stdout).expect("UTF-8"))
     }
 
+    fn steliactl(&self, arguments: &[&str]) -> Output {
+        self.run(env!("CARGO_BIN_EXE_steliactl-simulated"), arguments)
+    }
+
+    /// What a command that must succeed prints.
     fn ctl(&self, arguments: &[&str]) -> String {
-        let out = self.run(env!("CARGO_BIN_EXE_steliactl-simulated"), arguments);
+        let out = self.steliactl(arguments);
         assert!(out.status.success(), "{arguments:?}: {out:?}");
         String::from_utf8(out.stdout).expect("UTF-8")
+    }
+
+    /// The same as JSON.
+    fn json(&self, arguments: &[&str]) -> serde_json::Value {
+        serde_json::from_str(&self.ctl(arguments)).expect("JSON")
     }
 }
 
@@ -189,7 +204,7 @@ fn the_operators_program_shows_a_simulated_node() {
     assert!(line(WAITING).contains("waiting"), "{list}");
     simulation.ctl(&["release", WAITING]);
     assert!(!simulation.ctl(&["--no-legend", "list"]).contains(WAITING));
-    let again = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["release", WAITING]);
+    let again = simulation.steliactl(&["release", WAITING]);
     assert_eq!(again.status.code(), Some(3), "{again:?}");
 }
 
@@ -202,11 +217,11 @@ fn the_map_and_the_explanation_are_of_the_node_the_daemon_sees() {
         map.contains("socket 1, NUMA 1") && map.contains("2 [A ]") && map.contains("4 [B~]"),
         "{map}"
     );
-    let map: serde_json::Value = serde_json::from_str(&simulation.ctl(&["--json", "map"])).expect("JSON");
+    let map = simulation.json(&["--json", "map"]);
     assert_eq!(map["cores"].as_array().map(Vec::len), Some(4), "{map}");
     let told = simulation.ctl(&["why", "2"]);
     assert!(told.contains(VM) && told.contains("vCPU 0 (tid "), "{told}");
-    let wrong = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["why", "99"]);
+    let wrong = simulation.steliactl(&["why", "99"]);
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
     let pod = simulation.ctl(&["why", VM]);
     assert!(pod.contains(VM) && pod.contains("assigned by kubelet"), "{pod}");
@@ -215,7 +230,7 @@ fn the_map_and_the_explanation_are_of_the_node_the_daemon_sees() {
         node.contains("no problems") && node.contains("1 isolated, 1 waiting"),
         "{node}"
     );
-    let nobody = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["why", "nobody"]);
+    let nobody = simulation.steliactl(&["why", "nobody"]);
     assert_eq!(nobody.status.code(), Some(3), "{nobody:?}");
 }
 
@@ -232,7 +247,7 @@ fn a_good_node_verifies_and_has_nothing_to_do() {
         "{told}"
     );
     // The daemon's word is not enough: the kernel of this host has no such VM.
-    let unread = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["verify", VM, "-o", "name"]);
+    let unread = simulation.steliactl(&["verify", VM, "-o", "name"]);
     assert_eq!(
         (unread.status.code(), unread.stdout),
         (Some(1), format!("{VM}\n").into_bytes())
@@ -240,7 +255,7 @@ fn a_good_node_verifies_and_has_nothing_to_do() {
     let nothing = simulation.ctl(&["reconcile", "--dry-run"]);
     assert!(nothing.contains("Dry run: steliad would change nothing."), "{nothing}");
     // The simulated kernel does not say where memory is; where the CPUs are is known all the same.
-    let shown: serde_json::Value = serde_json::from_str(&simulation.ctl(&["--json", "show", VM])).expect("JSON");
+    let shown = simulation.json(&["--json", "show", VM]);
     let near = (&shown["locality"]["cpus"], &shown["locality"]["memory"]);
     assert_eq!(near, (&serde_json::json!({"0": 2}), &serde_json::json!({})), "{shown}");
     let wrong = [OBJECT, MANAGER, "Reconcile", "a{sv}", "1", "dry-run", "s", "yes"];
@@ -317,7 +332,7 @@ fn what_somebody_changed_is_repaired_and_counted() {
     let simulation = Simulation::start(&(scenario("") + &meddle));
     // Repaired by this call, or by the event that the change caused.
     simulation.ctl(&["reconcile"]);
-    let status: serde_json::Value = serde_json::from_str(&simulation.ctl(&["status", "-o", "json"])).expect("JSON");
+    let status = simulation.json(&["status", "-o", "json"]);
     let drift = &status["node"]["counters"];
     assert!(drift["drift_found"].as_u64() > Some(0), "{status}");
     assert_eq!(drift["drift_found"], drift["drift_repaired"]);
@@ -456,7 +471,7 @@ fn the_textfile_is_written_whole_and_tells_of_a_daemon_that_ended() {
     assert_eq!(value(&text, "stelia_up"), 0.0);
     assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), 1, "{text}");
     assert_eq!(fs::read_dir(folder.path()).expect("folder").count(), 1);
-    let printed = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["export", "metrics"]);
+    let printed = simulation.steliactl(&["export", "metrics"]);
     assert_eq!(printed.status.code(), Some(1), "{printed:?}");
     assert!(
         String::from_utf8_lossy(&printed.stdout).contains("\nstelia_up 0\n"),

@@ -73,6 +73,6 @@ fn the_picture_in_the_documentation_is_the_one_that_steliactl_draws() {
         text.contains("socket 1, NUMA 1, 128 GiB, L3 32.0 MiB\n L3 CPU 16 [. ]") && text.contains(" CPU 24 [C~]"),
         "{text}"
     );
-    let refused = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["map", "--json", "--svg"]);
+    let refused = simulation.steliactl(&["map", "--json", "--svg"]);
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
 }

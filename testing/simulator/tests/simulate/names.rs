@@ -31,7 +31,7 @@ const OTHER: &str = "b9e40000-21de-472d-817c-fa9d4306cb7d";
 impl Simulation {
     /// The exit code, standard output and standard error.
     pub(super) fn told(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
-        let out = self.run(env!("CARGO_BIN_EXE_steliactl-simulated"), arguments);
+        let out = self.steliactl(arguments);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (out.status.code(), text(&out.stdout), text(&out.stderr))
     }

@@ -62,64 +62,6 @@ fn the_node_is_told_as_kubectl_takes_it() {
     );
 }
 
-#[test]
-fn the_lean_profiles_have_attributes_instead_of_annotations() {
-    let simulation = Simulation::start(&scenario(""));
-    let printed = |options: &[&str]| -> Value {
-        let line = [&NAMED[..], &["--json=short"], options].concat();
-        serde_json::from_str(&simulation.ctl(&line)).expect("JSON")
-    };
-    let whole = printed(&[]);
-    let lean = printed(&["--profile", "nrt"]);
-    assert_eq!(lean["apiVersion"], "topology.node.k8s.io/v1alpha2");
-    assert_eq!(lean["zones"], whole["zones"]);
-    assert_eq!(
-        lean["metadata"]["annotations"]["node.koordinator.sh/cpu-topology"],
-        Value::Null
-    );
-    let own = printed(&["--profile", "stelia"]);
-    let attributes = own["attributes"].as_array().expect("attributes");
-    let node = attributes
-        .iter()
-        .find(|one| one["name"] == "isolation.stelia.io/node")
-        .expect("our own");
-    let node: Value = serde_json::from_str(node["value"].as_str().expect("text")).expect("JSON");
-    assert_eq!((&node["v"], &node["free"]), (&1.into(), &"0-1,6-7".into()));
-    let refused = simulation.run(
-        env!("CARGO_BIN_EXE_steliactl-simulated"),
-        &["export", "topology", "--profile", "nrt", "--api-version", "v1alpha1"],
-    );
-    let told = String::from_utf8_lossy(&refused.stderr);
-    assert!(!refused.status.success() && told.contains("must be v1alpha2"), "{told}");
-}
-
-#[test]
-fn everybody_on_the_bus_may_ask_and_no_pod() {
-    let simulation = Simulation::start(&scenario(""));
-    let call = [OBJECT, MANAGER, "NodeTopology", "a{sv}"];
-    let (done, text) = simulation.as_nobody(&[&call[..], &["1", "node-name", "s", "w"]].concat());
-    assert!(done && text.contains("NodeResourceTopology"), "{text}");
-    for (name, value, says) in [
-        ("api-version", "v1", "v1alpha1, v1alpha2"),
-        ("node-name", "No Name", "not a name that a Kubernetes Node can have"),
-        ("profile", "lean", "koordinator, nrt, stelia"),
-        ("pods-fingerprint", "some", "with-exclusive-resources, all"),
-        ("surprise", "x", "not known"),
-    ] {
-        let (done, text) = simulation.as_nobody(&[&call[..], &["1", name, "s", value]].concat());
-        assert!(!done && text.contains(says), "{name}: {text}");
-    }
-    // A file that cannot be used says nothing of who has which CPUs.
-    fs::write(simulation.sockets.join("kubelet/cpu_manager_state"), "no JSON").expect("write");
-    simulation.ctl(&["reconcile"]);
-    let refused = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &NAMED);
-    assert!(!refused.status.success() && refused.stdout.is_empty(), "{refused:?}");
-    assert!(
-        String::from_utf8_lossy(&refused.stderr).contains("cpu_manager_state"),
-        "{refused:?}"
-    );
-}
-
 /// kubelet's state, and the same after it assigned a CPU to a pod that is not an instance.
 fn states(directory: &Path) -> [String; 2] {
     let kept = fs::read_to_string(directory.join("kubelet/cpu_manager_state")).expect("kubelet's state");

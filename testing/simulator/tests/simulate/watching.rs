@@ -91,7 +91,7 @@ fn status_is_the_node_in_a_screen() {
     ] {
         assert!(text.contains(part), "{part} is not in:\n{text}");
     }
-    let json: serde_json::Value = serde_json::from_str(&simulation.ctl(&["--json=short", "status"])).expect("JSON");
+    let json = simulation.json(&["--json=short", "status"]);
     assert_eq!(json["node"]["instances"][VM]["state"], "isolated", "{json}");
     assert!(json["node"]["last_pass"]["number"].as_u64() > Some(0), "{json}");
 }
@@ -136,64 +136,6 @@ fn monitor_prints_a_line_for_what_happens_until_told_to_end() {
 }
 
 #[test]
-fn monitor_tells_when_kubelets_state_cannot_be_used() {
-    let simulation = Simulation::start(&scenario(""));
-    let mut monitor = simulation.spawn(&["monitor"]);
-    let mut lines = BufReader::new(monitor.stdout.take().expect("stdout")).lines();
-    assert!(
-        lines
-            .next()
-            .expect("text")
-            .expect("a line")
-            .ends_with("steliad is running")
-    );
-    let file = simulation.sockets.join("kubelet/cpu_manager_state");
-    let whole = fs::read(&file).expect("read");
-    fs::write(&file, "no JSON").expect("write");
-    // Once, whatever VMs there are; signals of the VMs may come before.
-    let mut told = lines.map(|line| line.expect("a line")).take(20);
-    let mut until = |part: &str| {
-        told.find(|line| line.contains(part))
-            .unwrap_or_else(|| panic!("no {part}"))
-    };
-    assert!(until("no new VMs; running VMs keep their CPUs").contains("  node  "));
-    fs::write(&file, whole).expect("write");
-    until("  node  problem solved: ");
-    signal(&monitor, nix::sys::signal::Signal::SIGTERM);
-    ends(monitor);
-}
-
-#[test]
-fn the_nodes_properties_are_not_for_pods() {
-    let simulation = Simulation::start(&scenario(""));
-    let get = ["get-property", "io.stelia.Isolation1", OBJECT, MANAGER, "DriftFound"];
-    let on_bus = simulation.run("busctl", &[&["--system"], &get[..]].concat());
-    assert_eq!(String::from_utf8_lossy(&on_bus.stdout), "t 0\n", "{on_bus:?}");
-    let socket = format!("unix:path={}/{WAITING}.socket", simulation.sockets.display());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let (found, all) = runtime.expect("runtime").block_on(async {
-        let builder = zbus::connection::Builder::address(socket.as_str()).p2p();
-        let connection = builder.build().await.expect("the pod's socket");
-        let manager = zbus::fdo::PropertiesProxy::builder(&connection)
-            .destination("io.stelia.Isolation1")
-            .path(OBJECT)
-            .build()
-            .await
-            .expect("the Manager");
-        let interface = || MANAGER.try_into().expect("a name");
-        (
-            manager.get(interface(), "DriftFound").await,
-            manager.get_all(interface()).await,
-        )
-    });
-    let refused = found.expect_err("a refusal").to_string();
-    assert!(refused.contains("system bus only"), "{refused}");
-    // The daemon's version is no secret, and a runner needs it.
-    let seen = all.expect("what a pod sees");
-    assert_eq!(seen.keys().collect::<Vec<_>>(), ["Version"]);
-}
-
-#[test]
 fn monitor_ends_when_nobody_reads() {
     let simulation = Simulation::start(&scenario(""));
     let mut monitor = simulation.spawn(&["monitor"]);
@@ -226,7 +168,7 @@ fn top_without_a_terminal_is_tables() {
     assert_eq!(of(VM)["vcpus"][1]["involuntary_per_second"], 0.0);
     assert_eq!(of(VM)["reason"], serde_json::Value::Null);
     assert_eq!(of(WAITING)["note"], "no vCPUs yet");
-    let wrong = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["top", "-d", "0"]);
+    let wrong = simulation.steliactl(&["top", "-d", "0"]);
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
 }
 

@@ -1,7 +1,6 @@
 //! What the tests of several jobs use.
 
-pub(super) mod adopted;
-pub(super) mod image;
+pub mod image;
 
 use std::fs;
 
@@ -25,4 +24,14 @@ pub fn on_node_of(start: fn(), delete_pods: fn(), body: impl FnOnce()) {
         start();
         body();
     });
+}
+
+pub fn is_adopted(pod: &Pod) -> bool {
+    wrong_if_adopted(pod, is_qemus_vcpu).is_none() && pod.threads().others.len() >= 3
+}
+
+pub fn until_given_back(pod: &Pod) {
+    until_adoption_ended(pod);
+    let lists = lists_above(&pod.origin());
+    assert!(lists.iter().all(String::is_empty), "{lists:?}");
 }

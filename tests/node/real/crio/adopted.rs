@@ -3,7 +3,7 @@
 use super::node::last_logs;
 use super::pods::{Manifest, delete, exec, is_ready, qemu, running};
 use super::{on_crio, restart_unit};
-use crate::real::common::adopted::{is_adopted, until_adopted, until_given_back};
+use crate::real::common::{is_adopted, until_given_back};
 use crate::support::*;
 
 /// A shell that starts QEMU and stays.
@@ -25,33 +25,23 @@ fn assert_survives_restarts(pod: &Pod) {
     run(&["steliactl", "verify", &pod.uid]);
 }
 
-/// The verdicts on OCI runtimes.
-fn print_verdicts() {
-    for name in names_in("/run/stelia/runtimes") {
-        println!("  verdict {name}: {}", read(format!("/run/stelia/runtimes/{name}")));
-    }
-}
-
 #[test]
 fn a_vm_is_adopted_in_its_container_and_killed_leaves_nothing() {
     on_crio(|| {
         configure("[[adopt]]\nuse = \"qemu\"\n");
         let pod = unregistered("inside").with_startup_probe(&["true"]).apply();
-        until_adopted(&pod);
-        print_verdicts();
+        until_adopted(&pod, is_qemus_vcpu);
         assert!(
             pod.is_in_place(),
             "crun answers what CRI-O asks of a container with threaded cgroups"
         );
-        println!("  {}", told_of(ADOPTED, &pod).join("\n"));
-        println!("{}", run("steliactl list -o wide"));
         assert_survives_restarts(&pod);
 
         // kubelet has CRI-O make a container anew, whose VM is adopted too.
         kill("-KILL", pod.pid);
         let again = running("inside", 1);
         assert_ne!(again.cgroup, pod.cgroup);
-        until_adopted(&again);
+        until_adopted(&again, is_qemus_vcpu);
         wait_until("nothing of the first one is left", || !pod.origin().exists());
         delete(&again);
     });
@@ -62,7 +52,7 @@ fn a_vm_is_adopted_in_the_slice_and_given_back_when_it_ends() {
     on_crio(|| {
         configure("[[adopt]]\nuse = \"qemu\"\ntree = \"slice\"\n");
         let pod = unregistered("outside").with_startup_probe(&["true"]).apply();
-        until_adopted(&pod);
+        until_adopted(&pod, is_qemus_vcpu);
         assert!(!pod.is_in_place());
         let first = pod.file("cgroup.procs");
         assert_eq!(first, pod.pid.to_string(), "what is left in the origin");

@@ -9,6 +9,7 @@ mod registered;
 mod whole;
 
 use crate::real::common::on_node_of;
+use crate::real::kubelet::manifest::seen;
 use crate::support::*;
 
 /// Run a test body on the node of CRI-O, and hold the node to being as clean as before when its pods are deleted.
@@ -20,7 +21,7 @@ fn on_crio(body: impl FnOnce()) {
 fn restart_unit(unit: &str, pod: &Pod, holds: impl Fn() -> bool) {
     restart(unit);
     wait_until_or(&format!("isolated after a restart of {unit}"), node::last_logs, || {
-        let is_known = unit != "kubelet" || pods::pod_status(pods::short_name(pod)).is_some();
+        let is_known = unit != "kubelet" || seen(pods::short_name(pod)).is_some();
         is_known && holds()
     });
     let now = pods::running(pods::short_name(pod), 0);

@@ -4,12 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::Once;
 
-use serde_json::Value;
-
 use crate::real::common::image::write;
 use crate::real::common::remove_stand_in_state;
 use crate::real::program;
-use crate::support::apiserver::ask;
 use crate::support::device_plugin::RESOURCE;
 use crate::support::*;
 
@@ -22,7 +19,6 @@ pub const CONTAINERS: &str = "/run/containers/storage/overlay-containers";
 /// crun as CRI-O calls it. Not the node's own: crun before 1.22 takes the quota -1, which kubelet gives containers with exclusive CPUs, for one
 /// of 1 % (crun#1794).
 pub const CRUN: [&str; 3] = ["/job/real/crun", "--root", "/run/crun"];
-const READ_ONLY_PORT: u16 = 10255;
 
 /// As on OpenShift's nodes: conmon is in the pod's slice, and pods have no infra container.
 const CRIO: &str = r#"
@@ -87,11 +83,9 @@ const UNITS: [(&str, &str); 3] = [
 pub fn start() {
     static INIT: Once = Once::new();
     INIT.call_once(|| {
-        for name in ["crio", "conmon", "crun", "kubelet"] {
-            println!("  {}", version(name));
+        for name in ["crio", "conmon", "crun", "kubelet", "pinns"] {
+            program(name);
         }
-        // It does not say its version.
-        program("pinns");
         write_files();
         run("modprobe overlay");
         run("systemctl daemon-reload");
@@ -103,14 +97,7 @@ pub fn start() {
             let checkpoint = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint";
             read_if_there(checkpoint).contains(RESOURCE)
         });
-        println!("  kubelet's state: {}", read(STATE));
     });
-}
-
-fn version(name: &str) -> String {
-    let path = program(name);
-    let text = utf8(&output(&[&path.to_string_lossy(), "--version"]).stdout);
-    format!("{name}: {}", text.lines().next().unwrap_or("no version"))
 }
 
 fn write_files() {
@@ -133,11 +120,4 @@ fn write_files() {
 /// The end of what CRI-O and kubelet say.
 pub fn last_logs() -> String {
     journal_of(&["crio", "kubelet"])
-}
-
-/// The pods that kubelet runs; none while it starts.
-pub fn pods() -> Vec<Value> {
-    let server = format!("127.0.0.1:{READ_ONLY_PORT}");
-    let list = ask(&server, "GET", "/pods", "").unwrap_or_default();
-    list["items"].as_array().cloned().unwrap_or_default()
 }

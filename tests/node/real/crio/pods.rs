@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::node::{CONTAINERS, CRUN, IMAGE, MANIFESTS, last_logs, pods};
+use super::node::{CONTAINERS, CRUN, IMAGE, MANIFESTS, last_logs};
+use crate::real::kubelet::frame::pods;
+use crate::real::kubelet::manifest::{NODE, seen};
 use crate::support::*;
 
 pub const CONTAINER: &str = "instance";
@@ -135,33 +137,24 @@ fn file(name: &str) -> PathBuf {
     Path::new(MANIFESTS).join(format!("{name}.json"))
 }
 
-/// What kubelet's name of a static pod ends with: the node's.
-const OF_NODE: &str = "-node";
-
 /// The name in the pod's manifest.
 pub fn short_name(pod: &Pod) -> &str {
-    pod.name.trim_end_matches(OF_NODE)
-}
-
-/// What kubelet says of a pod.
-pub fn pod_status(name: &str) -> Option<Value> {
-    let full = format!("{name}{OF_NODE}");
-    pods().into_iter().find(|pod| pod["metadata"]["name"] == full)
+    pod.name.trim_end_matches(NODE).trim_end_matches('-')
 }
 
 /// Whether kubelet takes the pod's container for ready.
 pub fn is_ready(pod: &Pod) -> bool {
-    pod_status(short_name(pod)).is_some_and(|found| found["status"]["containerStatuses"][0]["ready"] == true)
+    seen(short_name(pod)).is_some_and(|found| found["status"]["containerStatuses"][0]["ready"] == true)
 }
 
 /// The pod's container once it runs and was started again so often.
 pub fn running(name: &str, restarts: u64) -> Pod {
-    let seen = || {
-        let status = pod_status(name).unwrap_or_default()["status"].clone();
+    let said = || {
+        let status = seen(name).unwrap_or_default()["status"].clone();
         format!("; kubelet says {status:#}{}", last_logs())
     };
-    wait_until_or(&format!("the container of {name} runs"), seen, || {
-        let found = pod_status(name)?;
+    wait_until_or(&format!("the container of {name} runs"), said, || {
+        let found = seen(name)?;
         let container = &found["status"]["containerStatuses"][0];
         let is_so = container["restartCount"] == restarts && container["state"]["running"].is_object();
         is_so.then(|| pod_of(&found, container))
@@ -223,7 +216,7 @@ fn gone(pod: &Pod) {
     let slice = pod.origin().ancestors().nth(2).expect("the pod's slice").to_owned();
     wait_until_or(&format!("{} is gone", pod.name), last_logs, || {
         let is_there = slice.exists() || userdata(&container_id(pod)).exists();
-        !is_there && pod_status(short_name(pod)).is_none()
+        !is_there && seen(short_name(pod)).is_none()
     });
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
-use super::pods::{Manifest, config, container_id, delete, exec, is_ready, qemu, running};
+use super::pods::{Manifest, delete, exec, is_ready, qemu, running};
 use super::{on_crio, restart_unit};
 use crate::support::*;
 
@@ -13,31 +13,6 @@ const KVM: &str = "/dev/kvm";
 /// The container's scope.
 fn crio_scope(pod: &Pod) -> PathBuf {
     pod.origin().parent().expect("a scope").to_owned()
-}
-
-/// What CRI-O and crun made of the container, for the record.
-fn print_container(pod: &Pod) {
-    let unit = format!("crio-{}.scope", container_id(pod));
-    for name in words("Delegate DevicePolicy DeviceAllow CPUWeight TasksMax AllowedCPUs After") {
-        println!("  {name} of its scope: {}", property(name, &unit));
-    }
-    for file in words("cpuset.cpus cpu.weight memory.max pids.max cgroup.subtree_control") {
-        let both = [crio_scope(pod), pod.origin()].map(|cgroup| fs::read_to_string(cgroup.join(file)));
-        println!("  {file} of scope and subgroup: {both:?}");
-    }
-    let config = config(pod);
-    println!("  cgroupsPath: {}", config["linux"]["cgroupsPath"]);
-    println!("  resources: {}", config["linux"]["resources"]);
-    println!("  devices: {}", config["linux"]["devices"]);
-    for (key, value) in config["annotations"].as_object().into_iter().flatten() {
-        println!("  annotation {key}: {value}");
-    }
-    for entry in config["mounts"].as_array().into_iter().flatten() {
-        println!(
-            "  mount {} {} {}",
-            entry["destination"], entry["source"], entry["options"]
-        );
-    }
 }
 
 fn until_ready(pod: &Pod) {
@@ -51,15 +26,12 @@ fn a_vm_that_registers_is_isolated_through_restarts_and_killed_and_given_back() 
         fs::set_permissions(KVM, fs::Permissions::from_mode(0o600)).expect(KVM);
         let pod = Manifest::of_runner("vm").restricted().with_probe().apply();
         fs::set_permissions(KVM, fs::Permissions::from_mode(0o666)).expect(KVM);
-        print_container(&pod);
         let inside = fs::metadata(pod.inside(KVM)).expect(KVM);
-        println!("  mode of the container's {KVM}: {:o}", inside.mode());
         assert_eq!(inside.uid(), 107);
         pod.wait_running();
         // The probe runs in the container: no more of it is there afterwards.
         until_ready(&pod);
         assert_isolated(&pod, 2);
-        println!("{}", run(&["steliactl", "show", &pod.uid]));
 
         for unit in ["crio", "kubelet", "steliad"] {
             restart_unit(unit, &pod, || is_isolated(&pod, 2));
@@ -135,15 +107,8 @@ fn devices_and_limits_that_cruns_container_has_are_those_of_its_instance() {
         assert_isolated(&pod, 2);
 
         let instance = format!("stelia-instance-{}.scope", pod.uid);
-        let unit = format!("crio-{}.scope", container_id(&pod));
-        println!("  DevicePolicy of crun's scope: {}", property("DevicePolicy", &unit));
-        println!(
-            "  DeviceAllow of the instance's: {}",
-            property("DeviceAllow", &instance)
-        );
         assert_eq!(property("DevicePolicy", &instance), "strict");
         let (of_crun, of_instance) = (exec(&pod, OPEN), in_float(&pod, OPEN));
-        println!("{of_crun}");
         // crun permits every container the console of the node, which no container needs.
         let without_console = |opened: &str| -> Vec<String> {
             let lines = opened.lines().filter(|line| !line.starts_with("c 5 1 "));
@@ -160,9 +125,6 @@ fn devices_and_limits_that_cruns_container_has_are_those_of_its_instance() {
         }
 
         let both = |file: &str| [crio_scope(&pod), pod.origin()].map(|cgroup| read(cgroup.join(file)));
-        for file in ["memory.max", "pids.max", "cpu.weight"] {
-            println!("  {file}: {:?}, of the instance {}", both(file), pod.scope_file(file));
-        }
         assert_eq!(pod.scope_file("memory.max"), (400u64 << 20).to_string());
         // CRI-O's scope has no limit of its own: kubelet limits all pods together.
         let above = crio_scope(&pod);

@@ -4,7 +4,6 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::Once;
-use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -102,6 +101,12 @@ pub fn get(path: &str) -> Option<Value> {
     ask(SERVER, "GET", path, "")
 }
 
+/// The pods that kubelet runs; none while it starts.
+pub fn pods() -> Vec<Value> {
+    let list = get("/pods").unwrap_or_default();
+    list["items"].as_array().cloned().unwrap_or_default()
+}
+
 /// kubelet's file.
 pub fn state() -> Value {
     kubelet_state()
@@ -121,14 +126,10 @@ pub fn beside_kubelet(more: &Value, body: impl FnOnce()) {
 pub fn beside_kubelet_undoing(more: &Value, flags: &str, undo: impl FnOnce(), body: impl FnOnce()) {
     static REMEMBERED: Once = Once::new();
     REMEMBERED.call_once(remember);
-    let started = Instant::now();
     runtime::start();
     start(more, flags);
-    println!("  kubelet after {} ms", started.elapsed().as_millis());
     let result = catch_unwind(AssertUnwindSafe(body));
-    if result.is_err() {
-        println!("{}", kubelet_journal());
-    }
+    if result.is_err() {}
     let stopped = catch_unwind(stop);
     let undone = catch_unwind(AssertUnwindSafe(undo));
     if let Err(panic) = result.and(stopped).and(undone) {
@@ -139,5 +140,4 @@ pub fn beside_kubelet_undoing(more: &Value, flags: &str, undo: impl FnOnce(), bo
     run("systemctl daemon-reload");
     let left = || format!(": {:#?}", leftovers());
     wait_until_or("nothing is left", left, || leftovers().is_empty());
-    println!("  whole test: {} ms", started.elapsed().as_millis());
 }

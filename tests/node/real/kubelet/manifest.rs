@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::frame::{MANIFESTS, get, state};
+use super::frame::{MANIFESTS, pods, state};
 use super::runtime;
 use crate::real::common::image::{BUSYBOX, IMAGE};
 use crate::support::*;
@@ -14,7 +14,7 @@ use crate::support::*;
 /// The only container that has a VM, and the only one of most pods.
 pub const INSTANCE: &str = "instance";
 /// kubelet adds the node's name to that of a static pod.
-const NODE: &str = "node";
+pub const NODE: &str = "node";
 
 /// A container that sleeps, with requests that are its limits.
 pub fn sleeper(name: &str, cpus: &str, memory: &str) -> Value {
@@ -108,10 +108,8 @@ pub fn text(value: &Value) -> String {
 
 /// What kubelet says of a static pod.
 pub fn seen(name: &str) -> Option<Value> {
-    let list = get("/pods")?;
     let name = format!("{name}-{NODE}");
-    let mut pods = list["items"].as_array()?.iter();
-    pods.find(|pod| name_of(pod) == name).cloned()
+    pods().into_iter().find(|pod| name_of(pod) == name)
 }
 
 /// What kubelet makes of a pod.

@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Once;
-use std::time::Instant;
 
 use crate::real::common::image::{make_image, write};
 use crate::support::*;
@@ -27,7 +26,6 @@ SystemdCgroup = true
 pub fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        let started = Instant::now();
         let image = make_image();
         write(Path::new(SETTINGS), CONFIG);
         let exec = format!("[Service]\nExecStart=\nExecStart=/usr/bin/containerd --config {SETTINGS}\n");
@@ -35,10 +33,6 @@ pub fn start() {
         run("systemctl daemon-reload");
         restart("containerd");
         run(&["ctr", "-n", "k8s.io", "images", "import", &image]);
-        for program in ["containerd", "runc"] {
-            println!("  {}", run(&[program, "--version"]).lines().next().unwrap_or_default());
-        }
-        println!("  containerd and its image: {} ms", started.elapsed().as_millis());
     });
 }
 

@@ -120,7 +120,6 @@ impl Launched {
         // It pins them anew, as it plans from the CPUs that the container reads.
         self.call("SyncVirtualMachineCPUs", vmi);
         assert_eq!(self.pins(vmi.vcpus), before, "{when}");
-        println!("  synced {when}: its vCPUs have the CPUs {before:?}");
     }
 
     /// One more vCPU than it has.
@@ -132,7 +131,6 @@ impl Launched {
         };
         self.call("SyncVirtualMachineCPUs", plugged);
         let now = self.pins(plugged.vcpus);
-        println!("  a CPU plugged {when}: {before:?}, then {now:?}");
         let is_kept = before.iter().all(|pin| now.get(pin.0) == Some(pin.1));
         assert!(is_kept, "{before:?}, then {now:?}");
         plugged
@@ -174,7 +172,6 @@ impl Launched {
             }
             is_recorded
         });
-        println!("  {when}: {}", run("steliactl list -o wide").replace('\n', "\n    "));
     }
 
     /// A guest without a system does not hear its power button, so virt-handler kills the VM.

@@ -1,6 +1,6 @@
 //! Adopted by the ready-made rules, in `stelia.slice` and with the container's cgroup as the partition.
 
-use super::{CPUS, Vm, Vmm, Way, guest};
+use super::{CPUS, Vm, Vmm, Way, command, guest, released};
 use crate::real::program;
 use crate::support::*;
 
@@ -71,7 +71,6 @@ impl Vm {
         for timer in &timers {
             assert!(timer.allowed.is_disjoint(&own), "{timer:?}");
         }
-        self.note("kernel threads of the VM", &format!("{timers:?}"));
     }
 }
 
@@ -81,9 +80,9 @@ fn a_vmm_that_is_the_first_process_is_adopted_where_the_runtime_copes() {
     adopting("", || {
         for vmm in [Vmm::CloudHypervisor, Vmm::Firecracker] {
             guest::make();
-            let boot = vmm.command(&format!("exec /tmp/{}", vmm.released()), &guest::words(vmm));
+            let boot = command(vmm, &format!("exec /tmp/{}", released(vmm)), &guest::words(vmm));
             let file = program(vmm.name()).display().to_string();
-            let script = format!("ln -s {file} /tmp/{}; {boot}", vmm.released());
+            let script = format!("ln -s {file} /tmp/{}; {boot}", released(vmm));
             let options = [Accel::Kvm.device(), &["--cpus", CPUS, "--runtime", "runc"]].concat();
             let pod = Pod::start(&format!("{}-first", vmm.name()), &options, &["sh", "-c", &script]);
             configure(&rule(vmm, ""));
@@ -98,8 +97,7 @@ fn a_vmm_that_is_the_first_process_is_adopted_where_the_runtime_copes() {
                 continue;
             }
             let is_final = |reason: &(String, String)| reason.0 == "NoAnchor";
-            let reason = wait_until("it is refused", || refused(&pod).filter(is_final));
-            println!("  {}: {reason:?}", vmm.name());
+            wait_until("it is refused", || refused(&pod).filter(is_final));
             let listed = run(&["steliactl", "list", "--unmanaged"]);
             assert!(listed.contains("NoAnchor"), "{listed}");
             end();

@@ -20,7 +20,6 @@ fn crosvm_without_its_sandbox_in_the_slice() {
         let words = [vec!["--disable-sandbox".to_owned()], guest::words(Vmm::Crosvm)].concat();
         let vm = Vm::start_words(Vmm::Crosvm, Way::Slice, &words);
         vm.until_isolated("boot", 2);
-        vm.note("boot", &format!("its threads {:?}", vm.names()));
         vm.until_alive("boot", 0);
         vm.pause_and_resume();
         vm.must_tell_crosvm(&["stop"]);

@@ -18,12 +18,9 @@ const DISK: &str = "path=/job/vmms/disk,image_type=raw";
 /// Where the guest writes, in the container.
 pub const SERIAL: &str = "/run/serial";
 
-const INIT: &str = r#"#!/bin/busybox sh
-b=/bin/busybox
-$b mount -t sysfs sys /sys
-$b mount -t devtmpfs dev /dev
+const INIT: &str = r#"$b mount -t devtmpfs dev /dev
 exec > /dev/console 2>&1
-for module in button evdev virtio_blk; do $b insmod /$module.ko; done
+for module in /modules/*; do $b insmod $module; done
 for device in /dev/input/event*; do { $b head -c 24 $device > /dev/null; echo "guest: power button"; $b poweroff -f; } & done
 n=0
 while :; do
@@ -64,15 +61,8 @@ pub fn make() {
     }
     fs::create_dir_all(FOLDER).expect(FOLDER);
     run(&["python3", "-c", UNPACK, KERNEL, UNPACKED]);
-    put(format!("{FOLDER}/init"), INIT);
     put(format!("{FOLDER}/disk"), [0; 1 << 20]);
-    let script = format!(
-        "d=$(mktemp -d); cd $d; mkdir bin dev sys; cp /bin/busybox bin/; cp {FOLDER}/init init; chmod +x init
-         mknod dev/console c 5 1; mknod dev/null c 1 3
-         for module in button evdev virtio_blk; do xz -dc $(find /lib/modules -name $module.ko.xz | head -n 1) > $module.ko; done
-         find . | cpio -o -H newc --quiet > {INITRAMFS}"
-    );
-    run(&["sh", "-ec", &script]);
+    make_initramfs(INITRAMFS, INIT, &["button", "evdev", "virtio_blk"]);
 }
 
 /// The words of a VMM's command line that boot it with 2 vCPUs, of Cloud Hypervisor with a free slot for a third.

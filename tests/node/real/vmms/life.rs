@@ -9,7 +9,7 @@ use test_vmm::recording::Moment;
 
 use super::api::Answer;
 use super::guest::{FOLDER, SERIAL, alive};
-use super::{SOCKET, Threads, Vm, Vmm, Way};
+use super::{SOCKET, Threads, Vm, Vmm, Way, command, released};
 use crate::support::*;
 
 impl Vm {
@@ -17,7 +17,6 @@ impl Vm {
     pub fn go_through_its_life(&self) {
         self.record_the_boot();
         let threads = self.until_isolated("boot", 2);
-        self.note("boot", &format!("its threads {:?}", self.names()));
         self.until_alive("boot", 0);
         self.record(Moment::Booted);
         self.assert_no_other_task(&threads);
@@ -33,14 +32,10 @@ impl Vm {
     /// Wait for a sign of life newer than this one.
     pub fn until_alive(&self, step: &str, after: u32) -> u32 {
         let seen = || format!(": {:?}\n{}", alive(&self.pod), super::guest::said(&self.pod));
-        let (number, online) = wait_until_or(&format!("{step}: the guest lives"), seen, || {
+        let lives = wait_until_or(&format!("{step}: the guest lives"), seen, || {
             alive(&self.pod).filter(|(number, _)| *number > after)
         });
-        self.note(
-            step,
-            &format!("the guest lives for the time {number}, on its CPUs {online}"),
-        );
-        number
+        lives.0
     }
 
     /// Two busy loops a CPU in system.slice, and nobody but the vCPUs on theirs: by the kernel's trace.
@@ -57,10 +52,6 @@ impl Vm {
         assert!(
             self.way == Way::Container || beside.is_empty(),
             "the VMM's own: {beside:?}"
-        );
-        self.note(
-            "5 s of noise",
-            &format!("vCPUs switched in {guests} times, no other task"),
         );
     }
 
@@ -93,8 +84,7 @@ impl Vm {
     /// What the runner takes for granted: of its VMMs only Firecracker pauses a paused guest, and neither pauses one that is not booted.
     pub fn assert_pause_answer(&self, step: &str, granted: bool) {
         let answer = self.ask_to_pause();
-        self.note(step, &format!("asked to pause it answers {answer:?}"));
-        assert_eq!(answer.is_success(), granted, "{answer:?}");
+        assert_eq!(answer.is_success(), granted, "{step}: {answer:?}");
     }
 
     pub fn resume(&self) {
@@ -187,9 +177,7 @@ impl Vm {
             _ => self.until_given_back("shutdown"),
         }
         self.assert_pause_answer("shutdown", false);
-        let (state, threads) = (self.run_state(), self.names());
         self.record(Moment::ShutDown);
-        self.note("shutdown", &format!("the VMM says {state:?}, and has {threads:?}"));
         let _ = fs::remove_file(self.pod.inside(SERIAL));
         self.api().must("PUT", "/api/v1/vm.boot", "");
         self.until_new("boot after shutdown", &before);
@@ -227,8 +215,6 @@ impl Vm {
         }
         self.until_isolated("snapshot", 2);
         self.resume();
-        let size = run(&["du", "-sh", &folder]);
-        self.note("snapshot", &size);
         self.until_ready();
     }
 
@@ -246,9 +232,6 @@ impl Vm {
             }
         };
         wait_until("the VMM has ended", || self.process().is_none());
-        let said = self.pod.logs();
-        let end = said.lines().find(|line| line.contains("the VMM ended: "));
-        self.note("end by the guest", end.unwrap_or("its shell has not said how"));
         self.until_given_back("end by the guest");
     }
 
@@ -272,7 +255,7 @@ impl Vm {
         };
         // crosvm writes to its serial line's file itself.
         let log = if self.vmm == Vmm::Crosvm { "/run/log" } else { SERIAL };
-        let vmm = self.vmm.command(&format!("/tmp/{}", self.vmm.released()), &words);
+        let vmm = command(self.vmm, &format!("/tmp/{}", released(self.vmm)), &words);
         let script = format!("rm -f {SOCKET} {SERIAL}; {vmm} >> {log} 2>&1 < /dev/null &");
         self.pod.exec(&["sh", "-c", &script]);
         if self.vmm == Vmm::Firecracker {

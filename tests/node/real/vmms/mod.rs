@@ -14,7 +14,7 @@ mod runner;
 
 use std::cell::Cell;
 
-use stelia_cpus::CpuSet;
+use test_vmm::recording::Vmm;
 
 use crate::real::program;
 use crate::support::*;
@@ -24,14 +24,6 @@ use recorded::Recorder;
 /// Of the container: Cloud Hypervisor boots 2 vCPUs and is given a third.
 const CPUS: &str = "3";
 const SOCKET: &str = "/run/api";
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Vmm {
-    CloudHypervisor,
-    Firecracker,
-    /// With its sandbox: each of its devices is a process in a PID namespace of its own.
-    Crosvm,
-}
 
 /// How its CPUs come to be its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,50 +38,29 @@ enum Way {
     Runner,
 }
 
-impl Vmm {
-    /// Its ready-made rule, and its program in the folder of the job.
-    fn name(self) -> &'static str {
-        match self {
-            Self::CloudHypervisor => "cloud-hypervisor",
-            Self::Firecracker => "firecracker",
-            Self::Crosvm => "crosvm",
-        }
+/// The program's name in a release.
+fn released(vmm: Vmm) -> &'static str {
+    match vmm {
+        Vmm::CloudHypervisor => "cloud-hypervisor-static",
+        Vmm::Firecracker => "firecracker-v1.16.1-x86_64",
+        Vmm::Crosvm => "crosvm",
     }
+}
 
-    /// The program's name in a release.
-    fn released(self) -> &'static str {
-        match self {
-            Self::CloudHypervisor => "cloud-hypervisor-static",
-            Self::Firecracker => "firecracker-v1.16.1-x86_64",
-            Self::Crosvm => "crosvm",
-        }
-    }
+/// Its API socket and these words.
+fn options(vmm: Vmm, words: &[String]) -> Vec<String> {
+    let path = format!("path={SOCKET}");
+    let socket = match vmm {
+        Vmm::CloudHypervisor => vec!["--api-socket", &path],
+        Vmm::Firecracker => vec!["--api-sock", SOCKET],
+        Vmm::Crosvm => vec!["--no-syslog", "run", "--socket", SOCKET],
+    };
+    socket.into_iter().map(str::to_owned).chain(words.to_vec()).collect()
+}
 
-    fn is_vcpu(self, thread: &Thread) -> bool {
-        let beginning = match self {
-            Self::CloudHypervisor => "vcpu",
-            Self::Firecracker => "fc_vcpu ",
-            Self::Crosvm => "crosvm_vcpu",
-        };
-        let number = thread.name.strip_prefix(beginning);
-        number.is_some_and(|number| number.parse::<u32>().is_ok())
-    }
-
-    /// Its API socket and these words.
-    fn options(self, words: &[String]) -> Vec<String> {
-        let path = format!("path={SOCKET}");
-        let socket = match self {
-            Self::CloudHypervisor => vec!["--api-socket", &path],
-            Self::Firecracker => vec!["--api-sock", SOCKET],
-            Self::Crosvm => vec!["--no-syslog", "run", "--socket", SOCKET],
-        };
-        socket.into_iter().map(str::to_owned).chain(words.to_vec()).collect()
-    }
-
-    fn command(self, program: &str, words: &[String]) -> String {
-        let words = self.options(words).into_iter().map(|word| format!("'{word}'"));
-        format!("{program} {}", words.collect::<Vec<_>>().join(" "))
-    }
+fn command(vmm: Vmm, program: &str, words: &[String]) -> String {
+    let words = options(vmm, words).into_iter().map(|word| format!("'{word}'"));
+    format!("{program} {}", words.collect::<Vec<_>>().join(" "))
 }
 
 /// A VM in a pod of its own.
@@ -120,8 +91,8 @@ impl Vm {
     }
 
     fn start_words(vmm: Vmm, way: Way, words: &[String]) -> Self {
-        let boot = vmm.command(&format!("/tmp/{}", vmm.released()), words);
-        let (file, name) = (program(vmm.name()), vmm.released());
+        let boot = command(vmm, &format!("/tmp/{}", released(vmm)), words);
+        let (file, name) = (program(vmm.name()), released(vmm));
         let file = file.display();
         let script = format!("ln -s {file} /tmp/{name}; {boot} & wait $!; echo \"the VMM ended: $?\"; sleep 100000");
         Self::start_with(vmm, way, &["sh", "-c", &script])
@@ -175,7 +146,7 @@ impl Vm {
 
     fn threads(&self) -> Threads {
         let all = container_and_nested(self.pod.pid).into_values().flatten();
-        let (vcpus, others) = all.partition(|thread| self.vmm.is_vcpu(thread));
+        let (vcpus, others) = all.partition(|thread| self.vmm.is_vcpu(&thread.name));
         Threads { vcpus, others }
     }
 
@@ -218,7 +189,13 @@ impl Vm {
         }
         match self.way {
             Way::Container => self.wrong_in_partition(&threads),
-            _ => self.wrong_placement(&threads).or_else(|| self.wrong_cgroups()),
+            _ if self.pod.is_in_place() != (self.way == Way::InPlace) => Some("in the wrong tree".into()),
+            _ => {
+                let shared = near_pool(&self.pod);
+                wrong(&self.pod, &threads.vcpus, &threads.others, &shared, |one| {
+                    self.is_anchor(one)
+                })
+            }
         }
     }
 
@@ -231,37 +208,6 @@ impl Vm {
         stray.or_else(|| (!is_partition(&self.pod)).then(|| "not a partition".into()))
     }
 
-    /// Each vCPU has a CPU of its own, and everything else is on shared CPUs.
-    fn wrong_placement(&self, threads: &Threads) -> Option<String> {
-        let pod = &self.pod;
-        let (exclusive, shared) = (pod.exclusive(), near_pool(pod));
-        let mut used = CpuSet::new();
-        for vcpu in &threads.vcpus {
-            let own = vcpu.allowed.len() == 1 && vcpu.allowed.is_subset(&exclusive);
-            if vcpu.cgroup != pod.vcpu() || !own || !vcpu.allowed.is_disjoint(&used) {
-                return Some(format!("{vcpu:?}, {used} used"));
-            }
-            used = used.union(&vcpu.allowed);
-        }
-        let floats = |thread: &&Thread| thread.cgroup == pod.float() && thread.allowed == shared;
-        let mut others = threads.others.iter().filter(|thread| !floats(thread));
-        let stray = others.find(|thread| thread.cgroup != pod.origin() || !self.is_anchor(thread))?;
-        Some(format!("{stray:?}, not in {} on {shared}", pod.float().display()))
-    }
-
-    /// The kernel's own word.
-    fn wrong_cgroups(&self) -> Option<String> {
-        let exclusive = self.pod.exclusive();
-        let (partition, effective) = (self.pod.partition(), self.pod.effective());
-        let (taken, workers) = (partitioned(), workers());
-        let whole = partition == kind()
-            && effective == exclusive
-            && exclusive.is_subset(&taken)
-            && workers.is_disjoint(&exclusive)
-            && self.pod.is_in_place() == (self.way == Way::InPlace);
-        (!whole).then(|| format!("{partition} on {effective}, {taken} in partitions, workers on {workers}"))
-    }
-
     /// Wait until all is as promised, and hold `steliactl verify` to saying so.
     fn until_isolated(&self, step: &str, vcpus: usize) -> Threads {
         let seen = || format!(": {:?}\n{}", self.wrong(vcpus), self.pod.logs());
@@ -271,28 +217,13 @@ impl Vm {
             self.wrong(vcpus).is_none()
         });
         self.until_verified(step);
-        let threads = self.threads();
-        let cpus_of_vcpus: Vec<String> = threads.vcpus.iter().map(|vcpu| vcpu.allowed.to_string()).collect();
-        let names = |threads: &[Thread]| -> Vec<String> { threads.iter().map(|thread| thread.name.clone()).collect() };
-        let (vcpus, others) = (names(&threads.vcpus), names(&threads.others));
-        self.note(
-            step,
-            &format!("{vcpus:?} on {}, beside them {others:?}", cpus_of_vcpus.join(" ")),
-        );
-        threads
+        self.threads()
     }
 
     /// `steliactl verify` may fail for a moment: the daemon learns later than the kernel that a vCPU was unplugged.
     fn until_verified(&self, step: &str) {
-        let mut told = false;
-        wait_until(&format!("{step}: verified"), || {
-            let (whole, text) = self.pod.verified();
-            if !whole && !told {
-                told = true;
-                println!("  {step}: {text}");
-            }
-            whole
-        });
+        let said = || self.pod.verified().1;
+        wait_until_or(&format!("{step}: verified"), said, || self.pod.verified().0);
     }
 
     /// Waits until the VM has no CPU, cgroup or instance any more.
@@ -303,6 +234,5 @@ impl Vm {
             self.pod.state().is_none() && partitioned().is_disjoint(&exclusive)
         });
         assert!(!self.pod.scope().exists(), "{step}");
-        self.note(step, "its CPUs are given back");
     }
 }

@@ -6,9 +6,9 @@ use std::thread::{JoinHandle, sleep, spawn};
 use std::time::Duration;
 
 use stelia_kernel::kvm_events::{Change, KvmEvents, KvmMessage};
-use test_vmm::recording::{self, Moment, Recording, Step};
+use test_vmm::recording::{Moment, Recording, Step, Vmm};
 
-use super::{Vm, Vmm, guest};
+use super::{Vm, guest, options};
 use crate::real::program;
 use crate::support::*;
 
@@ -68,12 +68,12 @@ impl Vm {
         let Some(recorder) = self.recorder else { return };
         let seen = Recording {
             program: self.vmm.name().to_owned(),
-            version: self.vmm.version(),
-            options: self.vmm.options(&guest::words(self.vmm)).join(" "),
+            version: version(self.vmm),
+            options: options(self.vmm, &guest::words(self.vmm)).join(" "),
             vm_created_by: recorder.vm_created_by.join().expect("the listener"),
             steps: recorder.steps.into_inner(),
         };
-        let recorded = Recording::parse(self.vmm.recording()).expect("a recording");
+        let recorded = self.vmm.recording().expect("a recording");
         if seen != recorded {
             let text = serde_json::to_string_pretty(&seen).expect("JSON");
             println!("RECORDING BEGINS\n{text}\nRECORDING ENDS");
@@ -86,23 +86,10 @@ impl Vm {
     }
 }
 
-impl Vmm {
-    fn recording(self) -> &'static str {
-        match self {
-            Self::CloudHypervisor => recording::CLOUD_HYPERVISOR,
-            Self::Firecracker => recording::FIRECRACKER,
-            Self::Crosvm => recording::CROSVM,
-        }
-    }
-
-    /// As it says itself: `Firecracker v1.16.1`.
-    fn version(self) -> String {
-        let option = match self {
-            Self::CloudHypervisor | Self::Firecracker => "--version",
-            Self::Crosvm => "version",
-        };
-        let text = utf8(&output(&[&program(self.name()).display().to_string(), option]).stdout);
-        let last = text.lines().next().and_then(|line| line.split(' ').next_back());
-        last.unwrap_or_default().trim_start_matches('v').to_owned()
-    }
+/// As it says itself: `Firecracker v1.16.1`.
+fn version(vmm: Vmm) -> String {
+    let option = if vmm == Vmm::Crosvm { "version" } else { "--version" };
+    let text = utf8(&output(&[&program(vmm.name()).display().to_string(), option]).stdout);
+    let last = text.lines().next().and_then(|line| line.split(' ').next_back());
+    last.unwrap_or_default().trim_start_matches('v').to_owned()
 }

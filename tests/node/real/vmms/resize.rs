@@ -99,13 +99,9 @@ fn a_guest_of_cloud_hypervisor_grows_and_shrinks_with_its_container() {
         }
         assert_eq!(told_of(SHRINKS, &vm.pod).len(), ROUNDS, "it waited for its guest");
         for text in told_of(DEGRADED, &vm.pod) {
-            println!("  {text}");
             assert!(!text.contains("vCPUs share"), "{text}");
         }
         assert!(told_of(DRIFT, &vm.pod).is_empty(), "kubelet is no other program");
-        for line in vm.pod.logs().lines().filter(|line| line.contains("was paused for")) {
-            println!("  {line}");
-        }
     });
 }
 
@@ -122,7 +118,6 @@ fn a_guest_of_cloud_hypervisor_that_keeps_its_vcpus_shares_the_cpus_that_are_lef
             wait_until_or("it waits for its guest", seen, || {
                 !vm.shown()["pending_resize"].is_null()
             });
-            println!("  while it waits: {}", vm.shown()["pending_resize"]);
             wait_until_or("the runner says that the guest refused", seen, || {
                 vm.pod.logs().matches("the guest gave up 0 of the 2 vCPUs").count() == round
             });
@@ -136,7 +131,6 @@ fn a_guest_of_cloud_hypervisor_that_keeps_its_vcpus_shares_the_cpus_that_are_lef
             });
             let told = told_of(DEGRADED, &vm.pod);
             let told: Vec<_> = told.iter().filter(|text| text.contains(reason)).collect();
-            println!("  the journal says: {told:?}");
             assert_eq!(told.len(), round, "{told:?}");
             let now = vm.threads();
             assert_eq!(identities(&now.vcpus), identities(&before.vcpus));

@@ -100,12 +100,8 @@ impl Vm {
         assert!(state["window"]["run-us"].is_u64(), "{state}");
     }
 
-    fn had_no_window(&self, step: &str) {
+    fn had_no_window(&self) {
         let state = self.runner_says();
-        self.note(
-            step,
-            &format!("window {}, paused start {}", state["window"], state["paused-start"]),
-        );
         assert!(state["window"].is_null(), "{state}");
         assert_eq!(state["paused-start"], true, "{state}");
     }
@@ -118,7 +114,6 @@ impl Vm {
         // A thread of Cloud Hypervisor 53.0 may panic as it ends, and its seccomp filter forbids what a panic does: it ends with SIGSYS.
         let has_crashed = code == "159" && log.contains("after the thread's local data has been destroyed");
         assert!(code == "0" || has_crashed, "{code}: {log}");
-        self.note("end by SIGTERM", &format!("exit code {code}"));
         self.until_given_back("end by SIGTERM");
         self.pod.delete(0);
     }
@@ -140,7 +135,7 @@ fn cloud_hypervisor_by_the_runner() {
         let vm = Vm::run(vmm, &["--restore".to_owned(), source]);
         vm.until_isolated("restore", 2);
         vm.until_ready();
-        vm.had_no_window("restore");
+        vm.had_no_window();
         vm.goes_on_where_it_was_saved(saved);
         vm.terminate();
     });
@@ -163,15 +158,10 @@ fn firecracker_by_the_runner() {
         wait_until("the API answers", || vm.api().is_there());
         vm.assert_at_most_questions("not configured", MAX_QUESTIONS);
         vm.assert_pause_answer("not configured", false);
-        let (state, threads) = (vm.run_state(), vm.names());
-        vm.note(
-            "not configured",
-            &format!("the VMM says {state:?}, and has {threads:?}"),
-        );
         vm.load_snapshot(&folder, false);
         vm.until_isolated("restore", 2);
         vm.until_ready();
-        vm.had_no_window("restore");
+        vm.had_no_window();
         vm.goes_on_where_it_was_saved(saved);
         vm.terminate();
     });
@@ -211,7 +201,6 @@ fn cloud_hypervisors_guest_grows_and_shrinks_with_its_containers_memory_limit() 
                 memory::until_it_has(&vm.pod, first + mib - 600);
                 memory::until_limited(&vm.pod, mib);
             }
-            vm.note("memory", &vm.runner_says()["memory-resize"].to_string());
             vm.pod.delete(0);
         }
     });
@@ -241,7 +230,6 @@ fn cloud_hypervisor_with_a_tap_by_descriptor() {
         vm.until_ready();
         assert_network_answers();
         let open = open_devices(&vm.pod);
-        vm.note("boot", &format!("open devices: {open:?}"));
         for (process, open) in &open {
             let is_vmm = process.starts_with("cloud-hyper");
             let has_tap = open.iter().any(|device| device == "/dev/net/tun");

@@ -44,13 +44,11 @@ fn the_plugin_registers_with_kubelet_and_a_vm_is_admitted_with_its_device() {
     needs_kvm();
     beside_kubelet_undoing(&json!({}), "", start_all, || {
         let offered = wait_registered();
-        println!("  {} devices", offered.len());
         assert_eq!(activity(device_plugin::UNIT), "active");
         apply(&vm("plugged", 2));
         let pod = started("plugged");
         let before = assert_isolated(&pod, 2);
         let own = given(&pod.uid);
-        println!("  its device: {own:?}");
         assert!(own.len() == 1 && offered.contains(&own[0]), "{own:?} of {offered:?}");
         let mounts = read(format!("/proc/{}/mountinfo", pod.pid));
         for path in ["/run/stelia/runner", "/usr/bin/stelia-runner"] {
@@ -86,7 +84,6 @@ fn the_plugin_registers_with_kubelet_and_a_vm_is_admitted_with_its_device() {
         stopped_but_for(None);
         apply(&vm("refused", 2));
         let answer = verdict("refused");
-        println!("  without the daemon: {answer:?}");
         let is_refused = matches!(&answer, Verdict::Rejected { reason, .. } if reason == "UnexpectedAdmissionError");
         assert!(is_refused, "{answer:?}");
         delete("refused");

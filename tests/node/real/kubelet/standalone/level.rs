@@ -25,7 +25,6 @@ fn a_vm_floats_on_what_its_pod_shares() {
         apply(&manifest);
         let vm = started("level");
         let side = running("level", "side");
-        println!("  plan {predicted:?}, kubelet wrote {}", state());
         assert_eq!(predicted, verdict("level"));
         let shared = side.exclusive();
         assert_eq!((vm.exclusive().len(), shared.len()), (2, 1));

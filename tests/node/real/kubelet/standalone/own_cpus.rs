@@ -28,7 +28,6 @@ fn chosen(name: &str) -> Pod {
     let own = all.find(|one| one["pod"] == *pod.uid);
     let own = own.unwrap_or_else(|| panic!("{name} is not in {list}"));
     let cpus = own["exclusive"].as_str().map(str::to_owned);
-    println!("  {name} has {cpus:?}");
     Pod { cpus, ..pod }
 }
 
@@ -52,7 +51,6 @@ fn steliad_chooses_the_cpus_where_kubelet_does_not() {
         apply(&pod("other", &[sleeper("s", "500m", "32Mi")]));
         let other = running("other", "s");
         let allowed = cpus(&other.file("cpuset.cpus.effective"));
-        println!("  another pod runs on {allowed}");
         assert!(allowed.is_disjoint(&vm.exclusive()));
         restart(UNIT);
         wait_ready();

@@ -57,7 +57,6 @@ impl Resize {
             "kubectl patch pod vm -n default --subresource resize --patch '{patch}'"
         ));
         let told = said(&out).trim().to_owned();
-        println!("  {told}");
         out.status.success().then_some(()).ok_or(told)
     }
 }

@@ -3,8 +3,6 @@
 mod command;
 mod server;
 
-use std::fs;
-
 use serde_json::{Value, json};
 
 use super::frame::{beside_kubelet_undoing, change, state};
@@ -77,7 +75,6 @@ fn until_pending(reason: &str, generation: &Value) {
         let pending = condition("PodResizePending")?;
         (pending["observedGeneration"] == *generation).then_some(pending)
     });
-    println!("  kubelet says: {pending}");
     assert_eq!(pending["reason"], reason, "{pending}");
 }
 
@@ -129,11 +126,6 @@ impl Started {
         said.assert_only_said_without_dry_run(asked);
         said.carry_out().expect("kubectl");
         until_resized(cpus);
-        println!("  resources: {}", status()["containerStatuses"][0]["resources"]);
-        for folder in [self.vm.origin(), self.vm.scope()] {
-            let weight = fs::read_to_string(folder.join("cpu.weight"));
-            println!("  {}: {weight:?}", folder.display());
-        }
         self.assert_as_before();
     }
 
@@ -156,7 +148,6 @@ impl Started {
     }
 
     fn end(&self) {
-        println!("{}", run("steliactl verify"));
         delete_vm(&self.vm);
     }
 }

@@ -66,11 +66,9 @@ impl Vm {
 /// The guest works its devices, what is said of them is true, and their interrupts go where the setting says. `pinned` is the field of the process's
 /// status that counts what VFIO pinned.
 fn assert_works_and_is_told(pod: &Pod, vmm: u32, given: &[Given], pinned: &str) {
-    let counts = wait_working(pod, given);
-    println!("  the guest counts {counts:?}");
+    wait_working(pod, given);
     let status = status(vmm);
     let memory: Vec<_> = status.lines().filter(|line| line.starts_with("Vm")).collect();
-    println!("  {}", memory.join("; "));
     assert!(held(vmm, pinned) >= MEMORY_MIB << 20, "{pinned}: {memory:?}");
     assert_certified(pod, given);
     assert_steered(pod, given);
@@ -118,18 +116,16 @@ fn until_every_vector(given: &[Given], what: &str, is_right: &dyn Fn(&CpuSet, &C
     let places = || places(given);
     let said = || format!(": {:#?}", places());
     round();
-    let count = wait_until_or(&format!("every vector {what}"), said, || {
+    wait_until_or(&format!("every vector {what}"), said, || {
         let places = places();
         let are_right = places.iter().all(|(_, mask, placed)| is_right(mask, placed));
-        (are_right && !places.is_empty()).then_some(places.len())
+        are_right && !places.is_empty()
     });
-    println!("  {count} vectors");
 }
 
 /// Of the container's processes only the VMM, whose name begins so, has these files open.
 fn assert_only_open_in(pod: &Pod, vmm: &str, files: &[String]) {
     let open = open_devices(pod);
-    println!("  open: {open:?}");
     let mut expected = files.to_vec();
     expected.sort();
     for (process, mut files) in open.clone() {
