@@ -13,8 +13,9 @@ use stelia_settings::Policies;
 use super::degraded::degraded;
 use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
 use super::float::{until_attached, with_spare};
+use super::home::float_cpus;
 use super::partition_kind::pinned;
-use super::steps::{ThreadPlacement, course_of, float_cpus, must_float, thread_placement};
+use super::steps::{Inputs, ThreadPlacement, course_of, must_float, thread_placement};
 use super::totals::{Of, Totals};
 use super::{Instance, Snapshot, allocator};
 
@@ -105,12 +106,18 @@ impl Assessment {
         let holds = thread_placement(instance, must_float) == ThreadPlacement::Hold;
         let held_by_another = Blocked::of(snapshot, facts, instance);
         let blocked = held_by_another.clone().filter(|_| holds);
+        let inputs = Inputs {
+            snapshot,
+            facts,
+            policies,
+        };
+        let has_float = instance.tree.has_float();
         let float = match &eviction {
-            _ if instance.is_container() => None,
+            _ if !has_float => None,
             // Its spare CPUs are another pod's too, or may be.
-            Some(Eviction { lasts: true, .. }) => float_cpus(snapshot, facts, policies, instance),
+            Some(Eviction { lasts: true, .. }) => float_cpus(&inputs, instance),
             _ => {
-                let chosen = float_cpus(snapshot, facts, policies, instance);
+                let chosen = float_cpus(&inputs, instance);
                 // Another pod may have its CPUs until it has left them.
                 let chosen = if eviction.is_none() && held_by_another.is_none() {
                     until_attached(
@@ -125,10 +132,10 @@ impl Assessment {
                 with_spare(instance, facts.online(), chosen)
             }
         };
-        let without = if instance.is_container() {
-            FloatReason::NoFloat
-        } else {
+        let without = if has_float {
             FloatReason::Unchanged
+        } else {
+            FloatReason::NoFloat
         };
         let (float, float_reason) = float.map_or((None, without), |(cpus, why)| (Some(cpus), why));
         let mut assessment = Self {

@@ -39,13 +39,11 @@ pub fn not_isolated(instance: &Instance, assessment: &Assessment) -> Option<Reas
             "the CPUs that kubelet assigned to it are not known at present".to_owned(),
         ),
         State::Waiting => match record.phase {
-            Phase::Registered if !record.is_container() => {
-                of(ReasonCode::Starting, "its processes are being moved".to_owned())
-            }
-            _ if record.is_container() => of(
+            _ if !instance.tree.has_float() => of(
                 ReasonCode::NoPartitionYet,
                 "the container's partition is not made yet".to_owned(),
             ),
+            Phase::Registered => of(ReasonCode::Starting, "its processes are being moved".to_owned()),
             Phase::Attaching => of(ReasonCode::Pinning, "its vCPU threads are being pinned".to_owned()),
             _ => of(
                 ReasonCode::NoVcpus,
