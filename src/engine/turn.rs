@@ -196,7 +196,7 @@ impl EngineState {
         if assessed.is_empty() && !shared {
             return Plan::default();
         }
-        let Plan { mut steps, waiting } = plan_for(snapshot, &self.picture.facts, policies, assessed);
+        let Plan { mut steps, waits } = plan_for(snapshot, &self.picture.facts, policies, assessed);
         let shared = steps.iter().filter(|planned| planned.pod.is_none());
         let subjects: BTreeSet<String> = shared.map(|planned| planned.step.subject()).collect();
         self.retries.shared.keep(|subject| subjects.contains(subject));
@@ -208,13 +208,13 @@ impl EngineState {
             let rests = planned.pod.is_none() && self.retries.shared.rests(&planned.step.subject());
             !under_way && !rests
         });
-        Plan { steps, waiting }
+        Plan { steps, waits }
     }
 
     /// Take the steps. Returns the settled: no step remains, or none can be taken now.
     fn take(
         &mut self,
-        Plan { steps, waiting }: Plan,
+        Plan { steps, waits }: Plan,
         assessed: &BTreeMap<PodUid, Assessment>,
         now: Instant,
     ) -> BTreeSet<Option<PodUid>> {
@@ -246,13 +246,14 @@ impl EngineState {
         for Planned { pod, step } in systemds {
             self.systemd_calls.take(&self.system, pod, step);
         }
+        let ends_by_others = |pod: &PodUid| waits.get(pod).is_some_and(|wait| wait.ends_by_others());
         let mut settled = BTreeSet::new();
         for who in assessed.keys().cloned().map(Some).chain([None]) {
             match outcomes.get(&who) {
                 Some(outcome) => self.took(&who, outcome, now),
                 None => {
                     let waits = match &who {
-                        Some(pod) if waiting.contains(pod) && !self.waits_in_vain(pod, assessed.get(pod)) => {
+                        Some(pod) if ends_by_others(pod) && !self.waits_in_vain(pod, assessed.get(pod)) => {
                             self.retries.waiting.insert(pod.clone());
                             true
                         }
@@ -275,9 +276,9 @@ impl EngineState {
 
     /// Whether an instance waits for the shared step of a subject.
     pub(super) fn waits_for(&self, pod: &PodUid) -> impl Fn(&String) -> bool + use<> {
-        let found = self.picture.find(pod).map(|instance| &instance.record);
-        let wants = found.map(|record| (record.partition, record.home));
-        move |subject| wants.is_some_and(|(partition, home)| Step::is_needed(subject, partition, home))
+        let found = self.picture.find(pod);
+        let wants = found.map(|instance| (instance.record.partition, instance.above()));
+        move |subject| wants.is_some_and(|(partition, above)| Step::is_needed(subject, partition, above))
     }
 
     /// Whether what an instance waits for rests, because it failed: a shared step, or the instance whose CPUs it is to have.

@@ -5,11 +5,10 @@ use stelia_api::{Error, ErrorKind};
 use stelia_kernel::oci::{Coping, Runtime};
 use stelia_kubelet::QosClass;
 use stelia_model::PinnedReason;
-use stelia_model::record::{Home, Record, Tree};
+use stelia_model::record::{Home, Phase, Record, Tree};
 use stelia_settings::{Isolation, Partition, Policies, TreeHome};
 
 use super::{Adopting, Candidate, Movable};
-use crate::home::rules;
 use crate::partition_kind::{forbidden, partition_kind};
 use crate::{Instance, Snapshot};
 
@@ -122,7 +121,7 @@ fn whole_container(
 ) -> Result<NewInstance, Error> {
     let record = Record {
         anchor: None,
-        phase: rules(record.home).registered_phase(),
+        phase: Phase::Attaching,
         ..record
     };
     check_in_place(snapshot, policies, &record).map_err(|text| ErrorKind::Failed.because(text).of(&record.pod))?;

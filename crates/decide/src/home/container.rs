@@ -5,7 +5,7 @@ use stelia_model::PinnedReason;
 use stelia_model::record::{Phase, Record, VcpuThread};
 use stelia_settings::Partition;
 
-use super::{Above, Rules};
+use super::{Above, Registration, Rules};
 use crate::steps::{Inputs, Step, ThreadPlacement, partition};
 use crate::{Derived, Instance, ThreadedCgroup, VcpuNow};
 
@@ -41,8 +41,16 @@ impl Rules for Container {
     }
 
     /// Its CPUs are isolated from its registration on.
-    fn registered_phase(&self) -> Phase {
-        Phase::Attaching
+    fn registration(&self, record: &Record) -> Registration {
+        match record.phase {
+            Phase::Attaching if record.vcpus.is_empty() => Registration::Running,
+            Phase::Isolated | Phase::Pinned => Registration::Done,
+            _ => Registration::Neither,
+        }
+    }
+
+    fn detached_phase(&self, former: Phase) -> Phase {
+        former
     }
 
     /// Nothing is moved to float first.

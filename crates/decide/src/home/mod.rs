@@ -35,6 +35,16 @@ impl Above {
     }
 }
 
+/// How far a registration is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Registration {
+    /// Its caller is to be answered once the instance is made.
+    Running,
+    Done,
+    /// The instance leaves, or its vCPUs are being attached.
+    Neither,
+}
+
 /// The CPU lists of an instance's cgroups, as far as they are in force.
 #[derive(Debug, Default)]
 pub(crate) struct ListsInForce {
@@ -92,8 +102,17 @@ pub(crate) trait Rules {
         !vcpu.threads.is_empty()
     }
 
-    /// What its registration ends with, and what a failed first attach goes back to.
-    fn registered_phase(&self) -> Phase {
+    /// How far its registration is.
+    fn registration(&self, record: &Record) -> Registration {
+        match record.phase {
+            Phase::Registered => Registration::Running,
+            Phase::Leaving => Registration::Neither,
+            _ => Registration::Done,
+        }
+    }
+
+    /// The phase that a first attach which failed goes back to.
+    fn detached_phase(&self, _former: Phase) -> Phase {
         Phase::Floating
     }
 
@@ -155,8 +174,13 @@ impl Instance {
         self.home().above()
     }
 
-    /// The phase that its registration ends with, and that an attach which failed goes back to.
-    pub fn registered_phase(&self) -> Phase {
-        self.home().registered_phase()
+    /// How far its registration is.
+    pub fn registration(&self) -> Registration {
+        self.home().registration(&self.record)
+    }
+
+    /// The phase that a first attach which failed goes back to.
+    pub fn detached_phase(&self, former: Phase) -> Phase {
+        self.home().detached_phase(former)
     }
 }

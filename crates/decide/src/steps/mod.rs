@@ -14,7 +14,7 @@ use stelia_cpus::CpuSet;
 use stelia_kernel::cgroup::{CgroupPath, File};
 use stelia_kubelet::PodUid;
 use stelia_model::record::Phase;
-use stelia_settings::{Partition, Policies};
+use stelia_settings::Policies;
 
 use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
 use super::home::{Above, forget_abandoned, remove_below, set_float};

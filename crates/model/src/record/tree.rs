@@ -91,6 +91,12 @@ impl Tree {
         &self.outer
     }
 
+    /// The pod's cgroup, which is above that; `None` in a scope.
+    pub fn pod(&self) -> Option<CgroupPath> {
+        let parent = self.outer.parent()?;
+        (parent != CgroupPath::slice()).then_some(parent)
+    }
+
     /// Where the record is.
     pub fn place(&self) -> &RecordPlace {
         &self.place
