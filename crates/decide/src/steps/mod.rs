@@ -88,7 +88,7 @@ pub fn plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Planned> {
     let facts = Derived::of(snapshot, policies);
     let assess = |instance: &Instance| Assessment::of(snapshot, &facts, policies, instance);
     let live = snapshot.live();
-    let assessed = live
+    let assessed: BTreeMap<PodUid, Assessment> = live
         .map(|instance| (instance.record.pod.clone(), assess(instance)))
         .collect();
     plan_for(snapshot, &facts, policies, &assessed).steps
@@ -124,6 +124,17 @@ impl Wait {
     pub fn ends_by_others(self) -> bool {
         !matches!(self, Self::OtherInstance { leaves: false } | Self::ListBeside)
     }
+
+    /// In words, as the end of a sentence.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::OtherInstance { .. } => "another VM is still on its CPUs",
+            Self::ListBeside => "its CPUs are still in an exclusive list of cgroups whose record cannot be used",
+            Self::ListAbove => "its CPUs are not in the exclusive list of the cgroup above it yet",
+            Self::OutsideUnits => "other units are still on its CPUs",
+            Self::HugePages => "its scope has no limits of huge pages yet",
+        }
+    }
 }
 
 /// What a plan is made from.
@@ -136,11 +147,11 @@ pub(crate) struct Inputs<'a> {
 
 /// The steps for those instances that were assessed, and for what all share. A turn takes them, reads what they were about
 /// and plans again until there is none: what depends on the outcome of a step is planned in the next turn.
-pub fn plan_for(
-    snapshot: &Snapshot,
-    facts: &Derived,
-    policies: &Policies,
-    assessed: &BTreeMap<PodUid, Assessment>,
+pub fn plan_for<'a>(
+    snapshot: &'a Snapshot,
+    facts: &'a Derived,
+    policies: &'a Policies,
+    assessed: impl IntoIterator<Item = (&'a PodUid, &'a Assessment)>,
 ) -> Plan {
     let inputs = Inputs {
         snapshot,
@@ -191,9 +202,9 @@ struct Planning<'a> {
 }
 
 impl<'a> Planning<'a> {
-    fn of(inputs: Inputs<'a>, assessed: &'a BTreeMap<PodUid, Assessment>) -> Self {
+    fn of(inputs: Inputs<'a>, assessed: impl IntoIterator<Item = (&'a PodUid, &'a Assessment)>) -> Self {
         let instances = &inputs.snapshot.instances;
-        let participant = |(pod, assessment): (&PodUid, &'a Assessment)| {
+        let participant = |(pod, assessment): (&'a PodUid, &'a Assessment)| {
             let instance = instances.get(pod).filter(|instance| instance.populated)?;
             Some(Participant {
                 instance,
@@ -203,7 +214,7 @@ impl<'a> Planning<'a> {
         };
         Self {
             inputs,
-            participants: assessed.iter().filter_map(participant).collect(),
+            participants: assessed.into_iter().filter_map(participant).collect(),
             lists: SharedLists::of(inputs.snapshot, inputs.facts.totals()),
             is_restricting: false,
             plan: Plan::default(),
