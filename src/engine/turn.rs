@@ -255,7 +255,7 @@ impl EngineState {
         for Planned { pod, step } in systemds {
             self.systemd_calls.take(&self.system, pod, step);
         }
-        let ends_by_others = |pod: &PodUid| waits.get(pod).is_some_and(|wait| wait.ends_by_others());
+        let ends_by_others = |pod: &PodUid| waits.get(pod).is_some_and(|wait| wait.others_end_it());
         let mut settled = BTreeSet::new();
         for who in assessed.keys().cloned().map(Some).chain([None]) {
             match outcomes.get(&who) {

@@ -47,7 +47,7 @@ pub fn attached(
         .and_then(|pins| pinned_cpus(pins, &guest, &own));
     let placement = match pins {
         Some(pins) => Placement { pins, note: None },
-        None if known.home().leaves_pins(former) => Placement::default(),
+        None if known.behaviour().leaves_pins(former) => Placement::default(),
         None => place(policy, &guest, tasks.keys().copied(), &own, &snapshot.topology),
     };
     let threads: Vec<VcpuThread> = tasks

@@ -150,7 +150,7 @@ fn shrink(
     let now = record.own();
     let is_less = own.is_subset(&now) && *own != now;
     if !is_less
-        || !instance.home().waits_for_unplugging()
+        || !instance.behaviour().waits_for_unplugging()
         || !record.phase.has_vcpus()
         || snapshot.unplug_overdue.contains(&record.pod)
     {

@@ -62,13 +62,13 @@ pub(crate) fn with_spare(
         return chosen;
     }
     let pool = chosen.map(|(pool, _)| pool);
-    let cpus = instance.home().with_spare(pool.as_ref(), spare)?;
+    let cpus = instance.behaviour().with_spare(pool.as_ref(), spare)?;
     Some((cpus, FloatReason::Spare))
 }
 
 /// Whether its own CPUs stand idle, because its vCPUs are not attached yet: nobody else may use them, and no partition has them.
 pub fn has_idle_cpus(instance: &Instance) -> bool {
-    instance.home().has_idle_cpus(instance)
+    instance.behaviour().has_idle_cpus(instance)
 }
 
 /// Whether its guest was shut down and its VMM stays: vCPUs were attached, and their threads have all ended.

@@ -33,7 +33,7 @@ pub(super) fn partition_kind(snapshot: &Snapshot, policies: &Policies, instance:
     if forbidden(snapshot, policies, record).is_some() {
         return Partition::Member;
     }
-    if let Some(kind) = instance.home().only_kind() {
+    if let Some(kind) = instance.behaviour().only_kind() {
         return kind;
     }
     // An isolated partition that was made under another setting stays for the VM's life: on a kernel where making one is
@@ -55,7 +55,7 @@ pub(super) fn retry(snapshot: &Snapshot, policies: &Policies, instance: &Instanc
     if !instance.is_refused() || !instance.tries_again {
         return None;
     }
-    let beside = instance.above().list_beside(snapshot);
+    let beside = instance.above().other().list(snapshot);
     if beside.is_some_and(|list| !list.is_disjoint(&record.exclusive)) {
         return None;
     }

@@ -271,7 +271,7 @@ impl Instance {
 
     /// The CPUs that its vCPU threads or its partition are on now, whatever its record says.
     pub fn held(&self) -> CpuSet {
-        let ListsInForce { exclusive, cpus, .. } = self.home().lists_in_force(self);
+        let ListsInForce { exclusive, cpus, .. } = self.behaviour().lists_in_force(self);
         if self.vcpu().is_some_and(|vcpu| !vcpu.threads.is_empty()) {
             exclusive.union(&cpus)
         } else {
@@ -284,7 +284,7 @@ impl Instance {
     pub fn listed(&self) -> CpuSet {
         let mut listed = self.held();
         listed.union_with(&self.scope_exclusive);
-        listed.union_with(&self.home().lists_in_force(self).inner);
+        listed.union_with(&self.behaviour().lists_in_force(self).inner);
         if let Some(level) = &self.pod_level {
             listed.union_with(&level.ours);
         }

@@ -42,7 +42,7 @@ pub fn validated(snapshot: &Snapshot, mut instance: Instance, known: &LiveState)
         return Err(format!("it has the CPUs {own} of an entry of {}", record.entry));
     }
     let named = known.container.as_ref().filter(|name| **name != record.container);
-    let by_name = record.allocation.is_none() && !instance.home().protects_record() && snapshot.kubelet.is_ok();
+    let by_name = record.allocation.is_none() && !instance.behaviour().protects_record() && snapshot.kubelet.is_ok();
     if let Some(name) = named.filter(|_| by_name) {
         return Err(format!("it is of container {}, and this is {name}", record.container));
     }
@@ -61,7 +61,7 @@ fn believed_cpus(snapshot: &Snapshot, instance: &Instance, known: &LiveState) ->
     let recorded = || (record.exclusive.clone(), record.spare.clone());
     // CPUs that the kernel has in the partition already are taken from nobody by this.
     let in_force = record.exclusive.is_subset(&known.in_force) && record.spare.is_subset(&instance.origin_cpus);
-    let stands = in_force || instance.home().protects_record();
+    let stands = in_force || instance.behaviour().protects_record();
     if record.allocation.is_some() {
         return if stands {
             Ok(recorded())

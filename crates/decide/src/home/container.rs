@@ -5,13 +5,13 @@ use stelia_model::PinnedReason;
 use stelia_model::record::{Phase, Record, VcpuThread};
 use stelia_settings::Partition;
 
-use super::{Above, Registration, Rules};
+use super::{Above, HomeBehaviour, Registration};
 use crate::steps::{Inputs, Step, ThreadPlacement, partition};
 use crate::{Derived, Instance, ThreadedCgroup, VcpuNow};
 
 pub(super) struct Container;
 
-impl Rules for Container {
+impl HomeBehaviour for Container {
     fn above(&self) -> Above {
         Above::Kubepods
     }

@@ -5,13 +5,13 @@ use stelia_cpus::CpuSet;
 use stelia_kernel::cgroup::File;
 
 use super::threads::{CONTROLLERS, Ending};
-use super::{Above, ListsInForce, Rules, threads};
+use super::{Above, HomeBehaviour, ListsInForce, threads};
 use crate::steps::{Inputs, Step, ThreadPlacement};
-use crate::{Derived, Instance, InstanceCgroup, ThreadedCgroup};
+use crate::{Instance, InstanceCgroup, ThreadedCgroup};
 
 pub(super) struct InPlace;
 
-impl Rules for InPlace {
+impl HomeBehaviour for InPlace {
     fn above(&self) -> Above {
         Above::Kubepods
     }
@@ -37,10 +37,6 @@ impl Rules for InPlace {
         let mut steps = threads::make_domain(instance);
         steps.extend(threads::make_leaves(inputs, instance, float).steps);
         steps
-    }
-
-    fn hold(&self, facts: &Derived, instance: &Instance) -> Vec<Step> {
-        threads::hold(facts, instance)
     }
 
     fn leave(&self, instance: &Instance) -> Vec<Step> {

@@ -1,11 +1,12 @@
-//! What follows from where an instance lives. Each home is one file; everything else asks the home and knows none.
+//! What follows from where an instance lives. Each home is one file, and `threads.rs` is what two of them share. Plans ask the home;
+//! `admission/home.rs` chooses it.
 
 mod container;
 mod in_place;
 mod scope;
 mod threads;
 
-pub(crate) use scope::forget_abandoned;
+pub(crate) use scope::remove_abandoned;
 pub(crate) use threads::{float_cpus, remove_below, set_float};
 
 use stelia_cpus::CpuSet;
@@ -26,11 +27,19 @@ pub enum Above {
 }
 
 impl Above {
-    /// The list of the other one. The kernel gives an exclusive CPU to one of two siblings only.
-    pub(crate) fn list_beside(self, snapshot: &Snapshot) -> Option<&CpuSet> {
+    /// The other one. The kernel gives an exclusive CPU to one of two siblings only.
+    pub(crate) fn other(self) -> Self {
         match self {
-            Self::Slice => snapshot.kubepods.as_ref()?.exclusive.as_ref(),
-            Self::Kubepods => snapshot.slice.exclusive.as_ref(),
+            Self::Slice => Self::Kubepods,
+            Self::Kubepods => Self::Slice,
+        }
+    }
+
+    /// Its exclusive list, as far as the kernel has one.
+    pub(crate) fn list(self, snapshot: &Snapshot) -> Option<&CpuSet> {
+        match self {
+            Self::Slice => snapshot.slice.exclusive.as_ref(),
+            Self::Kubepods => snapshot.kubepods.as_ref()?.exclusive.as_ref(),
         }
     }
 }
@@ -57,7 +66,7 @@ pub(crate) struct ListsInForce {
 }
 
 /// What follows from where an instance lives.
-pub(crate) trait Rules {
+pub(crate) trait HomeBehaviour {
     /// The cgroup above it.
     fn above(&self) -> Above;
 
@@ -148,14 +157,16 @@ pub(crate) trait Rules {
     ) -> Vec<Step>;
 
     /// The partition, and in it the vCPU threads.
-    fn hold(&self, facts: &Derived, instance: &Instance) -> Vec<Step>;
+    fn hold(&self, facts: &Derived, instance: &Instance) -> Vec<Step> {
+        threads::hold(facts, instance)
+    }
 
     /// Everything back to the container's own cgroup as it was.
     fn leave(&self, instance: &Instance) -> Vec<Step>;
 }
 
 /// What follows from this home.
-pub(crate) fn rules(home: Home) -> &'static dyn Rules {
+pub(crate) fn behaviour(home: Home) -> &'static dyn HomeBehaviour {
     match home {
         Home::Scope => &scope::Scope,
         Home::InPlace => &in_place::InPlace,
@@ -165,22 +176,22 @@ pub(crate) fn rules(home: Home) -> &'static dyn Rules {
 
 impl Instance {
     /// What follows from where it lives.
-    pub(crate) fn home(&self) -> &'static dyn Rules {
-        rules(self.record.home)
+    pub(crate) fn behaviour(&self) -> &'static dyn HomeBehaviour {
+        behaviour(self.record.home)
     }
 
     /// The cgroup above it.
     pub fn above(&self) -> Above {
-        self.home().above()
+        self.behaviour().above()
     }
 
     /// How far its registration is.
     pub fn registration(&self) -> Registration {
-        self.home().registration(&self.record)
+        self.behaviour().registration(&self.record)
     }
 
     /// The phase that a first attach which failed goes back to.
     pub fn detached_phase(&self, former: Phase) -> Phase {
-        self.home().detached_phase(former)
+        self.behaviour().detached_phase(former)
     }
 }

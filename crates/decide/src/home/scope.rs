@@ -7,13 +7,13 @@ use stelia_kubelet::PodUid;
 use stelia_model::record::Phase;
 
 use super::threads::Ending;
-use super::{Above, Rules, threads};
+use super::{Above, HomeBehaviour, threads};
 use crate::steps::{Inputs, Step, ThreadPlacement};
-use crate::{Derived, Instance, Snapshot};
+use crate::{Instance, Snapshot};
 
 pub(super) struct Scope;
 
-impl Rules for Scope {
+impl HomeBehaviour for Scope {
     fn above(&self) -> Above {
         Above::Slice
     }
@@ -83,10 +83,6 @@ impl Rules for Scope {
         steps
     }
 
-    fn hold(&self, facts: &Derived, instance: &Instance) -> Vec<Step> {
-        threads::hold(facts, instance)
-    }
-
     fn leave(&self, instance: &Instance) -> Vec<Step> {
         let Some(inner) = &instance.inner else {
             return Vec::new();
@@ -109,7 +105,7 @@ fn takes_in(instance: &Instance, placement: ThreadPlacement) -> bool {
 }
 
 /// Scopes that systemd did not remove, with the cgroups below them.
-pub(crate) fn forget_abandoned(snapshot: &Snapshot) -> Vec<Step> {
+pub(crate) fn remove_abandoned(snapshot: &Snapshot) -> Vec<Step> {
     let mut steps = Vec::new();
     for scope in &snapshot.abandoned {
         let known = PodUid::from_scope(scope.name()).and_then(|pod| snapshot.instances.get(&pod));

@@ -182,7 +182,7 @@ fn float_list(inputs: &Inputs<'_>, instance: &Instance, float: Option<&CpuSet>) 
     let taken = || {
         let closed = facts.totals().closed_to(instance.record.qos());
         let closed = closed.union(facts.assigned()).union(&snapshot.leftover);
-        if instance.home().has_idle_cpus(instance) {
+        if instance.behaviour().has_idle_cpus(instance) {
             closed.difference(&instance.record.exclusive)
         } else {
             closed
@@ -220,7 +220,11 @@ pub(super) fn hold(facts: &Derived, instance: &Instance) -> Vec<Step> {
         steps.push(Step::MoveThread(tid, instance.tree.float().clone()));
     }
     // Growing: outer levels first.
-    let grown = instance.home().lists_in_force(instance).cpus.union(&record.exclusive);
+    let grown = instance
+        .behaviour()
+        .lists_in_force(instance)
+        .cpus
+        .union(&record.exclusive);
     if !record.exclusive.is_subset(&vcpu.cpus) {
         let first = if vcpu.cpus.is_empty() {
             &record.exclusive

@@ -17,7 +17,7 @@ use stelia_model::record::Phase;
 use stelia_settings::Policies;
 
 use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
-use super::home::{Above, forget_abandoned, remove_below, set_float};
+use super::home::{remove_abandoned, remove_below, set_float};
 use super::totals::Of;
 use super::{Assessment, Derived, Instance, Snapshot};
 use records::record_steps;
@@ -70,7 +70,7 @@ pub(super) fn must_float(
         return true;
     }
     if *entitlement == Entitlement::Unknown {
-        let holds = |vcpu: &super::ThreadedCgroup| instance.home().holds_cpus(&instance.record, vcpu);
+        let holds = |vcpu: &super::ThreadedCgroup| instance.behaviour().holds_cpus(&instance.record, vcpu);
         return instance.record.phase.has_vcpus() && !instance.vcpu().is_some_and(holds);
     }
     eviction.is_some()
@@ -121,7 +121,7 @@ pub enum Wait {
 
 impl Wait {
     /// Whether a step that all share, or one of another instance, ends it.
-    pub fn ends_by_others(self) -> bool {
+    pub fn others_end_it(self) -> bool {
         !matches!(self, Self::OtherInstance { leaves: false } | Self::ListBeside)
     }
 
@@ -159,27 +159,30 @@ pub fn plan_for<'a>(
         policies,
     };
     let mut planning = Planning::of(inputs, assessed);
-    // Nothing else is planned while records change, because the changes may give CPUs to other instances.
+    // While records change, instances only leave other pods' CPUs: the changes may give CPUs to other instances.
     if planning.change_records() {
         return planning.plan;
     }
-    planning.forget_abandoned_scopes();
+    planning.remove_abandoned_scopes();
     // No float may include CPUs that are about to become another instance's partition.
     planning.make_cgroups_and_set_floats();
     // Threads leave CPUs before others are moved to them.
     planning.leave_cpus();
     // A pinned instance's threads are moved only once the units outside are off its CPUs.
     planning.restrict_outside_units();
-    // A partition needs its CPUs in the lists above it, and a list takes none that the other one still has.
+    // A list takes no CPU that the other one still has, and a partition needs its CPUs in the list above it.
+    planning.narrow_shared_lists_for_others();
     planning.widen_shared_lists();
     // A partition of kind `root` does not keep them off by itself.
     planning.keep_workers_off();
     planning.take_cpus();
-    // The lists below are seen to have shrunk by now.
+    // A list loses a CPU only after the lists below it were read without that CPU.
     planning.narrow_shared_lists();
     planning.restore_outside_units();
-    // The slice weighs what its scopes weigh; cgroups that a container made are empty once the vCPU threads have left them.
+    // The slice weighs what its scopes weigh.
     planning.set_limits();
+    // The vCPU threads that were in them have left them.
+    planning.remove_containers_cgroups();
     // A phase says that everything before it is done, as read back: so it is the only step of its instance.
     planning.enter_phases();
     planning.plan
@@ -196,8 +199,8 @@ struct Planning<'a> {
     inputs: Inputs<'a>,
     participants: Vec<Participant<'a>>,
     lists: SharedLists<'a>,
-    /// Units outside are yet to be restricted.
-    is_restricting: bool,
+    /// The steps that keep units outside stelia.slice off pinned instances' CPUs.
+    restrictions: Vec<Step>,
     plan: Plan,
 }
 
@@ -216,7 +219,7 @@ impl<'a> Planning<'a> {
             inputs,
             participants: assessed.into_iter().filter_map(participant).collect(),
             lists: SharedLists::of(inputs.snapshot, inputs.facts.totals()),
-            is_restricting: false,
+            restrictions: outside_units::restrict(inputs.snapshot, inputs.facts),
             plan: Plan::default(),
         }
     }
@@ -243,20 +246,20 @@ impl<'a> Planning<'a> {
         true
     }
 
-    fn forget_abandoned_scopes(&mut self) {
-        self.plan.share(forget_abandoned(self.inputs.snapshot));
+    fn remove_abandoned_scopes(&mut self) {
+        self.plan.add_for_node(remove_abandoned(self.inputs.snapshot));
     }
 
     fn make_cgroups_and_set_floats(&mut self) {
         for one in &self.participants {
             let (instance, float) = (one.instance, one.assessment.float.as_ref());
             let made = match one.placement {
-                // It may take a while, or stay for good.
+                // Leaving may never end, so the list of its float is kept current.
                 ThreadPlacement::Leave => {
                     let step = instance.float().and_then(|_| set_float(&self.inputs, instance, float));
                     step.into_iter().collect()
                 }
-                placement => instance.home().make(&self.inputs, instance, placement, float),
+                placement => instance.behaviour().make(&self.inputs, instance, placement, float),
             };
             self.plan.add(instance, made);
         }
@@ -265,7 +268,9 @@ impl<'a> Planning<'a> {
     fn leave_cpus(&mut self) {
         for one in &self.participants {
             match one.placement {
-                ThreadPlacement::Leave => self.plan.add(one.instance, one.instance.home().leave(one.instance)),
+                ThreadPlacement::Leave => self
+                    .plan
+                    .add(one.instance, one.instance.behaviour().leave(one.instance)),
                 ThreadPlacement::Float => self.plan.add(one.instance, partition::undo(one.instance)),
                 ThreadPlacement::Hold => {}
             }
@@ -273,21 +278,23 @@ impl<'a> Planning<'a> {
     }
 
     fn restrict_outside_units(&mut self) {
-        let steps = outside_units::restrict(self.inputs.snapshot, self.inputs.facts);
-        self.is_restricting = !steps.is_empty();
-        self.plan.share(steps);
+        self.plan.add_for_node(self.restrictions.iter().cloned());
+    }
+
+    fn narrow_shared_lists_for_others(&mut self) {
+        self.plan.add_for_node(self.lists.give_up());
     }
 
     fn widen_shared_lists(&mut self) {
-        self.plan.share(self.lists.give_up());
-        self.plan.share(self.lists.widen());
+        self.plan.add_for_node(self.lists.widen());
     }
 
     fn keep_workers_off(&mut self) {
         let closed = self.inputs.facts.totals().cpus(Of::Root);
         let workers = self.inputs.snapshot.slice.workers.as_ref();
         let changes = workers.is_some_and(|workers| super::workers::are_to_change(workers, closed));
-        self.plan.share(changes.then(|| Step::KeepWorkersOff(closed.clone())));
+        self.plan
+            .add_for_node(changes.then(|| Step::KeepWorkersOff(closed.clone())));
     }
 
     fn take_cpus(&mut self) {
@@ -304,8 +311,10 @@ impl<'a> Planning<'a> {
                 .extend(wait.map(|wait| (one.instance.record.pod.clone(), wait)));
             // Its own lists and threads go as far as the kernel lets them while the list above grows.
             if matches!(wait, None | Some(Wait::ListAbove)) {
-                self.plan
-                    .add(one.instance, one.instance.home().hold(self.inputs.facts, one.instance));
+                self.plan.add(
+                    one.instance,
+                    one.instance.behaviour().hold(self.inputs.facts, one.instance),
+                );
             }
         }
     }
@@ -314,46 +323,50 @@ impl<'a> Planning<'a> {
     fn wait_of(&self, one: &Participant<'_>) -> Option<Wait> {
         let instance = one.instance;
         let above = instance.above();
-        let beside = match above {
-            Above::Slice => Above::Kubepods,
-            Above::Kubepods => Above::Slice,
-        };
         if let Some(other) = &one.assessment.blocked {
             return Some(Wait::OtherInstance { leaves: other.passes });
         }
         if !instance.record.has_partition() {
-            return self.is_restricting.then_some(Wait::OutsideUnits);
+            return (!self.restrictions.is_empty()).then_some(Wait::OutsideUnits);
         }
-        if !instance.needed().is_disjoint(self.lists.remaining(beside)) {
+        if !instance.needed().is_disjoint(self.lists.remaining(above.other())) {
             return Some(Wait::ListBeside);
         }
         self.lists.must_widen(above).then_some(Wait::ListAbove)
     }
 
     fn narrow_shared_lists(&mut self) {
-        self.plan.share(self.lists.narrow());
+        self.plan.add_for_node(self.lists.narrow());
     }
 
     fn restore_outside_units(&mut self) {
         let snapshot = self.inputs.snapshot;
-        self.plan.share(outside_units::restore(snapshot, self.inputs.facts));
         self.plan
-            .share(snapshot.outside_gone.iter().cloned().map(Step::Unrecord));
+            .add_for_node(outside_units::restore(snapshot, self.inputs.facts));
+        self.plan
+            .add_for_node(snapshot.outside_gone.iter().cloned().map(Step::Unrecord));
     }
 
     fn set_limits(&mut self) {
-        self.plan
-            .share(limits::slice(self.inputs.snapshot, self.inputs.facts.totals()));
+        let totals = self.inputs.facts.totals();
+        self.plan.add_for_node(limits::slice(self.inputs.snapshot, totals));
         for one in &self.participants {
             let instance = one.instance;
             if one.placement != ThreadPlacement::Leave {
                 self.plan.add(instance, limits::scope(instance));
-                self.plan.add(instance, remove_below(instance));
             }
             if instance.record.phase == Phase::Registered && !limits::huge_pages_are_limited(instance) {
                 self.plan.waits.insert(instance.record.pod.clone(), Wait::HugePages);
             }
         }
+    }
+
+    fn remove_containers_cgroups(&mut self) {
+        let staying = self
+            .participants
+            .iter()
+            .filter(|one| one.placement != ThreadPlacement::Leave);
+        staying.for_each(|one| self.plan.add(one.instance, remove_below(one.instance)));
     }
 
     fn enter_phases(&mut self) {
@@ -382,7 +395,7 @@ impl<'a> Planning<'a> {
 /// The phase an instance enters when no other step remains for it.
 fn next_phase(instance: &Instance) -> Option<Phase> {
     match instance.record.phase {
-        Phase::Registered | Phase::Floating => instance.home().next_phase(instance),
+        Phase::Registered | Phase::Floating => instance.behaviour().next_phase(instance),
         Phase::Attaching if instance.record.has_partition() => Some(Phase::Isolated),
         Phase::Attaching => Some(Phase::Pinned),
         Phase::Pinned if is_made(instance) => Some(Phase::Isolated),
@@ -404,7 +417,7 @@ impl Plan {
             .extend(steps.into_iter().map(|step| Planned { pod: pod.clone(), step }));
     }
 
-    fn share(&mut self, steps: impl IntoIterator<Item = Step>) {
+    fn add_for_node(&mut self, steps: impl IntoIterator<Item = Step>) {
         self.steps
             .extend(steps.into_iter().map(|step| Planned { pod: None, step }));
     }

@@ -11,7 +11,7 @@ use crate::{Derived, Instance, InstanceCgroup, ThreadedCgroup};
 /// new, so that no thread is ever outside it.
 pub(crate) fn growing_list(instance: &Instance) -> CpuSet {
     let wanted = &instance.record.exclusive;
-    let has = instance.home().lists_in_force(instance).exclusive;
+    let has = instance.behaviour().lists_in_force(instance).exclusive;
     if instance.vcpu().is_some() && !wanted.is_subset(&has) {
         wanted.union(&has)
     } else {

@@ -38,11 +38,11 @@ pub(super) fn record_steps(
         }];
     }
     if let Some(why) = forbidden_by_now(snapshot, policies, record) {
-        return vec![instance.home().without_partition(instance, why)];
+        return vec![instance.behaviour().without_partition(instance, why)];
     }
     let asks = matches!(record.phase, Phase::Attaching | Phase::Pinned) && record.has_partition();
     if asks && instance.refusals >= MAX_PARTITION_REFUSALS {
-        return vec![instance.home().without_partition(instance, PinnedReason::Refused)];
+        return vec![instance.behaviour().without_partition(instance, PinnedReason::Refused)];
     }
     if let Some(partition) = retry(snapshot, policies, instance).filter(|_| !assessment.must_float) {
         return vec![Step::Retry(scope(), partition)];
@@ -64,7 +64,7 @@ pub(super) fn record_steps(
     if let Some(vcpus) = repinned(instance) {
         return vec![Step::Place(scope(), vcpus, record.partition)];
     }
-    if instance.home().leaves_pins(record) || !record.phase.has_vcpus() || !record.vcpus.iter().any(misplaced) {
+    if instance.behaviour().leaves_pins(record) || !record.phase.has_vcpus() || !record.vcpus.iter().any(misplaced) {
         return Vec::new();
     }
     let placement = place(

@@ -9,7 +9,7 @@ use stelia_settings::Partition;
 
 use crate::home::Above;
 
-/// One change to the system. Each is idempotent. `docs/architecture.md`, "A step", has what to touch for a new one.
+/// One change to the system. Each is idempotent. A new one is planned here, worded in `words.rs`, and taken in `src/engine/apply.rs`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Create a cgroup.
