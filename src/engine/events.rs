@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use stelia_decide::Instance;
 use stelia_kernel::cgroup::CgroupPath;
 use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::PodUid;
@@ -29,7 +28,10 @@ impl EngineState {
             }
             Event::Instance(pod) => {
                 // In place the partition may have ended because of a list that nothing watches.
-                dirty.slice |= self.picture.find(&pod).is_some_and(Instance::is_in_place);
+                dirty.slice |= self
+                    .picture
+                    .find(&pod)
+                    .is_some_and(|instance| instance.tree.pod().is_some());
                 dirty.changed(pod);
                 // A partition may have ended because its CPUs went offline.
                 dirty.topology = true;

@@ -10,7 +10,7 @@ use stelia_kernel::cgroup::{
     CgroupError, CgroupPath, Cgroups, File, numbers, optional, populated, read_cpus, read_optional_cpus, recorded_cpus,
 };
 use stelia_kubelet::ContainerCgroup;
-use stelia_model::record::{Record, RecordPlace, SCHEMA_ATTRIBUTE};
+use stelia_model::record::{Home, Record, RecordPlace, SCHEMA_ATTRIBUTE};
 use stelia_settings::Partition;
 
 use super::record_writer;
@@ -296,7 +296,7 @@ pub(super) fn release(cgroups: &dyn Cgroups) -> Result<Vec<String>, CgroupError>
         .try_for_each(|container| unregister(cgroups, container))?;
     let mut held: BTreeMap<CgroupPath, CpuSet> = BTreeMap::new();
     for container in containers {
-        if record(cgroups, &container).is_ok_and(|record| record.is_some_and(|record| record.is_container())) {
+        if record(cgroups, &container).is_ok_and(|record| record.is_some_and(|record| record.home == Home::Container)) {
             // No task has to be moved, and without a daemon the partition would not follow kubelet.
             cgroups.write(&container, File::Partition, Partition::Member.name())?;
             cgroups.write(&container, File::CpusExclusive, "")?;

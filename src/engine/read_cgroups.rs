@@ -17,8 +17,8 @@ use stelia_kernel::proc::TaskId;
 use stelia_kernel::{System, runtime_config};
 use stelia_koordinator::allocator::{CpuSource, leftover};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodName, PodUid};
-use stelia_model::record::{Phase, Record, RecordError, VcpuThread};
-use stelia_settings::{Partition, TreeHome};
+use stelia_model::record::{Home, Phase, Record, RecordError, VcpuThread};
+use stelia_settings::Partition;
 
 use super::container::lists;
 use super::in_place;
@@ -101,9 +101,12 @@ pub(super) fn adopt(
         Err(error) => return Ok(Adopted::Unreadable(error.to_string())),
     };
     let record = match Record::parse(&attributes) {
-        Ok(record) if record.pod.scope() == name && record.home == TreeHome::Slice => record,
+        Ok(record) if record.pod.scope() == name && record.home == Home::Scope => record,
         Ok(record) => {
-            let text = RecordError::Foreign(format!("pod {} ({})", record.pod, record.home.name()), name.to_owned());
+            let text = RecordError::Foreign(
+                format!("pod {} ({})", record.pod, record.home.tree().name()),
+                name.to_owned(),
+            );
             return Ok(Adopted::Unreadable(text.to_string()));
         }
         Err(RecordError::Absent) if populated(cgroups, &scope)? => return Ok(Adopted::Nothing),
@@ -212,7 +215,7 @@ pub(super) fn instance(
             affinity,
         })
     };
-    let placed = record.home == TreeHome::InPlace;
+    let placed = tree.pod().is_some();
     // In place the container lives under its own limits: there is nothing to carry or to compare.
     let limits = if placed {
         LastLimits::default()

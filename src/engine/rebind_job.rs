@@ -233,10 +233,10 @@ fn amiss(former: &Record, now: &Instance, step: &Move) -> Option<String> {
         return Some("its vcpu/ is gone".to_owned());
     };
     // `cpuset.cpus` of a whole container is not steliad's.
-    let (what, has) = if now.is_container() {
-        ("partition", &vcpu.exclusive)
-    } else {
+    let (what, has) = if now.tree.has_float() {
         ("vcpu/", &vcpu.cpus)
+    } else {
+        ("partition", &vcpu.exclusive)
     };
     if *has != step.to {
         return Some(format!("its {what} has the CPUs {has}"));

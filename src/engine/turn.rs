@@ -54,11 +54,16 @@ impl EngineState {
             let assessment = self.picture.assess(&self.settings.policies, pod, now);
             assessed.extend(assessment.map(|assessment| (pod.clone(), assessment)));
         }
+        let plan = self.plan(&assessed, shared);
+        for (pod, wait) in &plan.waits {
+            assessed
+                .entry(pod.clone())
+                .and_modify(|assessment| assessment.wait = Some(*wait));
+        }
         self.view_writer
             .show(&mut self.picture, &self.settings.policies, &assessed, &gone);
         self.instance_log.instances(&self.picture, &assessed, &gone);
         assessed.retain(|pod, _| !self.retries.instances.rests(pod));
-        let plan = self.plan(&assessed, shared);
         let settled = self.take(plan, &assessed, now);
         let settled = settled.into_iter().chain(gone.into_iter().map(Some));
         self.answer(settled.chain(self.resting(&whom)).collect());
@@ -193,10 +198,14 @@ impl EngineState {
     /// The steps for these instances and those that all share, without any that rests or is under way.
     fn plan(&mut self, assessed: &BTreeMap<PodUid, Assessment>, shared: bool) -> Plan {
         let (snapshot, policies) = (&self.picture.snapshot, &self.settings.policies);
-        if assessed.is_empty() && !shared {
+        let planned: Vec<_> = assessed
+            .iter()
+            .filter(|(pod, _)| !self.retries.instances.rests(pod))
+            .collect();
+        if planned.is_empty() && !shared {
             return Plan::default();
         }
-        let Plan { mut steps, waiting } = plan_for(snapshot, &self.picture.facts, policies, assessed);
+        let Plan { mut steps, waits } = plan_for(snapshot, &self.picture.facts, policies, planned);
         let shared = steps.iter().filter(|planned| planned.pod.is_none());
         let subjects: BTreeSet<String> = shared.map(|planned| planned.step.subject()).collect();
         self.retries.shared.keep(|subject| subjects.contains(subject));
@@ -208,13 +217,13 @@ impl EngineState {
             let rests = planned.pod.is_none() && self.retries.shared.rests(&planned.step.subject());
             !under_way && !rests
         });
-        Plan { steps, waiting }
+        Plan { steps, waits }
     }
 
     /// Take the steps. Returns the settled: no step remains, or none can be taken now.
     fn take(
         &mut self,
-        Plan { steps, waiting }: Plan,
+        Plan { steps, waits }: Plan,
         assessed: &BTreeMap<PodUid, Assessment>,
         now: Instant,
     ) -> BTreeSet<Option<PodUid>> {
@@ -246,13 +255,14 @@ impl EngineState {
         for Planned { pod, step } in systemds {
             self.systemd_calls.take(&self.system, pod, step);
         }
+        let ends_by_others = |pod: &PodUid| waits.get(pod).is_some_and(|wait| wait.others_end_it());
         let mut settled = BTreeSet::new();
         for who in assessed.keys().cloned().map(Some).chain([None]) {
             match outcomes.get(&who) {
                 Some(outcome) => self.took(&who, outcome, now),
                 None => {
                     let waits = match &who {
-                        Some(pod) if waiting.contains(pod) && !self.waits_in_vain(pod, assessed.get(pod)) => {
+                        Some(pod) if ends_by_others(pod) && !self.waits_in_vain(pod, assessed.get(pod)) => {
                             self.retries.waiting.insert(pod.clone());
                             true
                         }
@@ -275,9 +285,9 @@ impl EngineState {
 
     /// Whether an instance waits for the shared step of a subject.
     pub(super) fn waits_for(&self, pod: &PodUid) -> impl Fn(&String) -> bool + use<> {
-        let found = self.picture.find(pod).map(|instance| &instance.record);
-        let wants = found.map(|record| (record.partition, record.home));
-        move |subject| wants.is_some_and(|(partition, home)| Step::is_needed(subject, partition, home))
+        let found = self.picture.find(pod);
+        let wants = found.map(|instance| (instance.record.partition, instance.above()));
+        move |subject| wants.is_some_and(|(partition, above)| Step::is_needed(subject, partition, above))
     }
 
     /// Whether what an instance waits for rests, because it failed: a shared step, or the instance whose CPUs it is to have.

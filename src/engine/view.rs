@@ -116,7 +116,7 @@ pub(super) fn instance(
         float_reason: assessment.float_reason,
         quiet: record.quiet.clone(),
         pinned_reason: pinned,
-        isolation: record.isolation,
+        isolation: record.home.isolation(),
         mems: record.mems.clone(),
         partition: instance.vcpu().map(|leaf| leaf.partition.clone()).unwrap_or_default(),
         placement: placement_of(record),

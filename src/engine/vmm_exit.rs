@@ -23,7 +23,7 @@ impl Vmm {
     /// The VMM to watch, if the instance was adopted. A runner that registers its VM also deregisters it, so its VMM is not watched.
     pub(super) fn of(instance: &Instance) -> Option<Self> {
         let record = &instance.record;
-        if !record.is_container() || record.adopted.is_none() {
+        if instance.tree.has_float() || record.adopted.is_none() {
             return None;
         }
         let mut threads = record.vcpus.iter().zip(&instance.vcpus);

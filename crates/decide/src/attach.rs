@@ -47,8 +47,7 @@ pub fn attached(
         .and_then(|pins| pinned_cpus(pins, &guest, &own));
     let placement = match pins {
         Some(pins) => Placement { pins, note: None },
-        // All of the container's tasks share its CPUs, so nothing is gained by pinning what its owner does not pin.
-        None if former.is_container() && former.keeps_pins() => Placement::default(),
+        None if known.behaviour().leaves_pins(former) => Placement::default(),
         None => place(policy, &guest, tasks.keys().copied(), &own, &snapshot.topology),
     };
     let threads: Vec<VcpuThread> = tasks

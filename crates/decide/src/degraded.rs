@@ -194,7 +194,7 @@ fn vcpus(facts: &Derived, instance: &Instance, overdue: bool, reasons: &mut Reas
         let reason = Reason::of(&record.pod, ReasonCode::CpusOffline, text);
         reasons.found.push(reason.with_fix(set_online(&offline)));
     }
-    let shares = !record.is_container() && !record.vcpus.is_empty();
+    let shares = instance.tree.has_float() && !record.vcpus.is_empty();
     if shares && record.vcpus.iter().all(|thread| thread.cpu.is_none()) {
         let why = if overdue {
             "; the guest did not give up vCPUs in time"

@@ -13,8 +13,9 @@ use stelia_settings::Policies;
 use super::degraded::degraded;
 use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
 use super::float::{until_attached, with_spare};
+use super::home::float_cpus;
 use super::partition_kind::pinned;
-use super::steps::{ThreadPlacement, course_of, float_cpus, must_float, thread_placement};
+use super::steps::{Inputs, ThreadPlacement, Wait, course_of, must_float, thread_placement};
 use super::totals::{Of, Totals};
 use super::{Instance, Snapshot, allocator};
 
@@ -56,6 +57,8 @@ pub struct Assessment {
     pub must_float: bool,
     /// Other instances' cgroups still have CPUs that it is to have; `None` where its vCPU threads float anyway.
     pub blocked: Option<Blocked>,
+    /// What it waits for by the last plan.
+    pub wait: Option<Wait>,
     /// The CPUs it is to float on; `None` while its float keeps what it has.
     pub float: Option<CpuSet>,
     /// What decided it.
@@ -105,12 +108,18 @@ impl Assessment {
         let holds = thread_placement(instance, must_float) == ThreadPlacement::Hold;
         let held_by_another = Blocked::of(snapshot, facts, instance);
         let blocked = held_by_another.clone().filter(|_| holds);
+        let inputs = Inputs {
+            snapshot,
+            facts,
+            policies,
+        };
+        let has_float = instance.tree.has_float();
         let float = match &eviction {
-            _ if instance.is_container() => None,
+            _ if !has_float => None,
             // Its spare CPUs are another pod's too, or may be.
-            Some(Eviction { lasts: true, .. }) => float_cpus(snapshot, facts, policies, instance),
+            Some(Eviction { lasts: true, .. }) => float_cpus(&inputs, instance),
             _ => {
-                let chosen = float_cpus(snapshot, facts, policies, instance);
+                let chosen = float_cpus(&inputs, instance);
                 // Another pod may have its CPUs until it has left them.
                 let chosen = if eviction.is_none() && held_by_another.is_none() {
                     until_attached(
@@ -125,10 +134,10 @@ impl Assessment {
                 with_spare(instance, facts.online(), chosen)
             }
         };
-        let without = if instance.is_container() {
-            FloatReason::NoFloat
-        } else {
+        let without = if has_float {
             FloatReason::Unchanged
+        } else {
+            FloatReason::NoFloat
         };
         let (float, float_reason) = float.map_or((None, without), |(cpus, why)| (Some(cpus), why));
         let mut assessment = Self {
@@ -136,6 +145,7 @@ impl Assessment {
             pinned: pinned(snapshot, policies, instance),
             must_float,
             degraded: Vec::new(),
+            wait: None,
             entitlement,
             eviction,
             blocked,

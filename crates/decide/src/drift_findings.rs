@@ -94,7 +94,7 @@ fn compare(before: &Instance, now: &Instance, entry: Option<&CpuSet>, findings: 
             });
         }
     };
-    let container = before.is_container();
+    let container = !before.tree.has_float();
     let of_vcpus = if container { "the container" } else { "vcpu" };
     for (name, was, is) in [
         ("float", before.float(), now.float()),

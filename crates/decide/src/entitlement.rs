@@ -149,7 +149,10 @@ fn shrink(
     let record = &instance.record;
     let now = record.own();
     let is_less = own.is_subset(&now) && *own != now;
-    if !is_less || instance.is_in_place() || !record.phase.has_vcpus() || snapshot.unplug_overdue.contains(&record.pod)
+    if !is_less
+        || !instance.behaviour().waits_for_unplugging()
+        || !record.phase.has_vcpus()
+        || snapshot.unplug_overdue.contains(&record.pod)
     {
         return None;
     }
@@ -308,7 +311,7 @@ mod tests {
         state.entries = [(record().pod, entry)].into();
         let of = |snapshot: &Snapshot| entitlement(snapshot, &snapshot.facts(), snapshot.first());
         assert!(matches!(of(&snapshot), Entitlement::Shrinks(_)), "{:?}", of(&snapshot));
-        snapshot.first_mut().record.home = stelia_settings::TreeHome::InPlace;
+        snapshot.first_mut().record.home = stelia_model::record::Home::InPlace;
         let at_once = Entitlement::Changed {
             entry: fewer.clone(),
             own: fewer,

@@ -50,8 +50,7 @@ pub(crate) fn choose(
         .or_else(|| usable(shared.pool).map(because(of_all)))
 }
 
-/// The same with the container's own CPUs that are no vCPU's. In place these alone: while the container has CPUs of its own left, the
-/// kernel lets nothing below it use others. Where none of the container's CPUs is online, the kernel lets the container use those of
+/// The same with the container's own CPUs that are no vCPU's, or in place these alone. Where none of the container's CPUs is online, the kernel lets the container use those of
 /// all pods, so the chosen CPUs are its float's too.
 pub(crate) fn with_spare(
     instance: &Instance,
@@ -62,25 +61,14 @@ pub(crate) fn with_spare(
     if spare.is_empty() || (!online.is_empty() && instance.record.own().is_disjoint(online)) {
         return chosen;
     }
-    if !instance.is_in_place() {
-        return chosen.map(|(pool, _)| (pool.union(spare), FloatReason::Spare));
-    }
-    Some((spare.clone(), FloatReason::Spare))
+    let pool = chosen.map(|(pool, _)| pool);
+    let cpus = instance.behaviour().with_spare(pool.as_ref(), spare)?;
+    Some((cpus, FloatReason::Spare))
 }
 
-/// Whether its own CPUs stand idle, because its vCPUs are not attached yet: nobody else may use them, and no partition holds them.
-/// An adopted VM runs already; in place the container has these CPUs anyway.
+/// Whether its own CPUs stand idle, because its vCPUs are not attached yet: nobody else may use them, and no partition has them.
 pub fn has_idle_cpus(instance: &Instance) -> bool {
-    let record = &instance.record;
-    let is_new = record.vcpus.is_empty() && matches!(record.phase, Phase::Registered | Phase::Floating);
-    // What an attach that failed has left must be gone first: the kernel takes no list within the exclusive CPUs of a sibling.
-    let inner = instance.inner.as_ref();
-    let is_clear = instance.scope_exclusive.is_empty()
-        && inner.is_none_or(|inner| inner.exclusive.is_empty())
-        && instance.vcpu().is_none_or(|vcpu| {
-            vcpu.exclusive.is_empty() && vcpu.threads.is_empty() && matches!(vcpu.partition.as_str(), "" | "member")
-        });
-    is_new && is_clear && record.adopted.is_none() && !instance.is_in_place() && !record.exclusive.is_empty()
+    instance.behaviour().has_idle_cpus(instance)
 }
 
 /// Whether its guest was shut down and its VMM stays: vCPUs were attached, and their threads have all ended.
@@ -115,8 +103,9 @@ pub(crate) fn until_attached(
 mod tests {
     use proptest::prelude::*;
     use stelia_cpus::testing::{Shape, shapes};
+    use stelia_model::record::Home;
     use stelia_model::record::Record;
-    use stelia_settings::{Policies, TreeHome};
+    use stelia_settings::Policies;
 
     use super::*;
     use crate::InstanceCgroup;
@@ -129,7 +118,7 @@ mod tests {
     #[test]
     fn in_place_the_spare_cpus_are_the_floats_unless_none_of_the_containers_cpus_is_online() {
         let mut instance = instance();
-        instance.record.home = TreeHome::InPlace;
+        instance.record.home = Home::InPlace;
         instance.record.spare = cpus("4");
         let chosen = Some((cpus("0-1"), FloatReason::Pool));
         let float = |online: &str| with_spare(&instance, &cpus(online), chosen.clone());
@@ -245,7 +234,7 @@ mod tests {
         let changes: [fn(&mut Instance); 6] = [
             |one| one.record.phase = Phase::Attaching,
             |one| one.record.phase = Phase::Leaving,
-            |one| one.record.home = TreeHome::InPlace,
+            |one| one.record.home = Home::InPlace,
             |one| one.scope_exclusive = cpus("2-3"),
             |one| one.record.vcpus = stelia_model::record::testing::record().vcpus,
             |one| {

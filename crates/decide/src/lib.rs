@@ -12,7 +12,7 @@ pub mod entitlement;
 #[cfg(test)]
 mod evaluate_tests;
 pub mod float;
-mod in_place;
+mod home;
 mod kubelet_state;
 mod partition_kind;
 pub mod pod_pool;
@@ -32,7 +32,7 @@ pub mod workers;
 
 pub use attach::{AdoptedPlacement, attached, placement_of};
 pub use derived::{Assessment, Blocked, Derived};
-pub use in_place::in_place;
+pub use home::{Above, Registration};
 pub use kubelet_state::{refused_beside, usable_state};
 pub use shown_state::{not_isolated, shown_state};
 pub use snapshot::{
@@ -42,8 +42,8 @@ pub use snapshot::{
 pub use stelia_model::record::Tree;
 pub(crate) use steps::placed;
 pub use steps::{
-    OUTSIDE, Plan, Planned, Step, is_restricted, is_throttled, limits_are_carried, limits_of_scope, plan, plan_for,
-    too_much_memory,
+    OUTSIDE, Plan, Planned, Step, Wait, is_restricted, is_throttled, limits_are_carried, limits_of_scope, plan,
+    plan_for, too_much_memory,
 };
 pub(crate) use totals::Totals;
 pub use validated::{LiveState, claim_without_record, validated};

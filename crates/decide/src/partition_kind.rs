@@ -22,7 +22,7 @@ pub(super) fn forbidden(snapshot: &Snapshot, policies: &Policies, record: &Recor
 /// What forbids a pinned instance the partition that the kernel is being asked for again. Something else was the setting when
 /// that was recorded.
 pub(super) fn forbidden_by_now(snapshot: &Snapshot, policies: &Policies, record: &Record) -> Option<PinnedReason> {
-    let asks = record.phase == Phase::Pinned && record.partition != Partition::Member;
+    let asks = record.phase == Phase::Pinned && record.has_partition();
     asks.then(|| forbidden(snapshot, policies, record)).flatten()
 }
 
@@ -33,9 +33,8 @@ pub(super) fn partition_kind(snapshot: &Snapshot, policies: &Policies, instance:
     if forbidden(snapshot, policies, record).is_some() {
         return Partition::Member;
     }
-    // What is not pinned needs the scheduler's load balancing, which an isolated partition does not have.
-    if record.is_container() {
-        return Partition::Root;
+    if let Some(kind) = instance.behaviour().only_kind() {
+        return kind;
     }
     // An isolated partition that was made under another setting stays for the VM's life: on a kernel where making one is
     // dangerous, changing the kind of a live one is as dangerous.
@@ -50,18 +49,14 @@ pub(super) fn partition_kind(snapshot: &Snapshot, policies: &Policies, instance:
 }
 
 /// The kind of partition to ask the kernel for again, of an instance that is pinned because the kernel refused it. While another
-/// tree's exclusive lists have CPUs of it the kernel would refuse it again.
+/// list beside that above it has CPUs of it the kernel would refuse it again.
 pub(super) fn retry(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Option<Partition> {
     let record = &instance.record;
     if !instance.is_refused() || !instance.tries_again {
         return None;
     }
-    let other_tree = if instance.is_in_place() {
-        snapshot.slice.exclusive.as_ref()
-    } else {
-        snapshot.kubepods.as_ref().and_then(|level| level.exclusive.as_ref())
-    };
-    if other_tree.is_some_and(|list| !list.is_disjoint(&record.exclusive)) {
+    let beside = instance.above().other().list(snapshot);
+    if beside.is_some_and(|list| !list.is_disjoint(&record.exclusive)) {
         return None;
     }
     let (_, partition) = placed(

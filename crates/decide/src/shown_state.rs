@@ -25,6 +25,10 @@ pub fn shown_state(record: &Record, assessment: &Assessment) -> State {
 pub fn not_isolated(instance: &Instance, assessment: &Assessment) -> Option<Reason> {
     let record = &instance.record;
     let of = |code, text: String| Some(Reason::of(&record.pod, code, text));
+    let until = |text: &str| match assessment.wait {
+        Some(wait) => format!("{text}: {}", wait.text()),
+        None => text.to_owned(),
+    };
     match shown_state(record, assessment) {
         State::Isolated | State::Evicted | State::Releasing => None,
         State::Shared => {
@@ -39,14 +43,12 @@ pub fn not_isolated(instance: &Instance, assessment: &Assessment) -> Option<Reas
             "the CPUs that kubelet assigned to it are not known at present".to_owned(),
         ),
         State::Waiting => match record.phase {
-            Phase::Registered if !record.is_container() => {
-                of(ReasonCode::Starting, "its processes are being moved".to_owned())
-            }
-            _ if record.is_container() => of(
+            _ if !instance.tree.has_float() => of(
                 ReasonCode::NoPartitionYet,
-                "the container's partition is not made yet".to_owned(),
+                until("the container's partition is not made yet"),
             ),
-            Phase::Attaching => of(ReasonCode::Pinning, "its vCPU threads are being pinned".to_owned()),
+            Phase::Registered => of(ReasonCode::Starting, until("its processes are being moved")),
+            Phase::Attaching => of(ReasonCode::Pinning, until("its vCPU threads are being pinned")),
             _ => of(
                 ReasonCode::NoVcpus,
                 "no vCPU threads attached; the runner retries every 5 s".to_owned(),

@@ -10,12 +10,13 @@ use stelia_kernel::containers::{LiveContainer, container_scope};
 use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::{CpuManagerState, PodName, PodUid};
 use stelia_model::record::{Phase, Record, VcpuThread};
-use stelia_settings::{Partition, TreeHome};
+use stelia_settings::Partition;
 
 pub use cgroups::{InstanceCgroup, MisplacedThread, RemainingThread, ThreadedCgroup, VcpuNow};
 
 use super::Tree;
 use super::disturbances::Disturbances;
+use super::home::ListsInForce;
 use super::workers::Workers;
 
 /// kubelet's file and the cgroup tree at one moment.
@@ -112,15 +113,6 @@ pub struct Outside {
     pub cpus: CpuSet,
     /// `cpus` before steliad restricted the unit; `None` where it did not.
     pub saved: Option<CpuSet>,
-}
-
-/// The lists of an instance's cgroup for vCPU threads, as far as they are in force.
-#[derive(Debug, Default)]
-pub(crate) struct VcpuLists {
-    /// `cpuset.cpus.exclusive`.
-    pub(crate) exclusive: CpuSet,
-    /// `cpuset.cpus`.
-    pub(crate) cpus: CpuSet,
 }
 
 /// One instance as found.
@@ -279,33 +271,11 @@ impl Instance {
 
     /// The CPUs that its vCPU threads or its partition are on now, whatever its record says.
     pub fn held(&self) -> CpuSet {
-        let VcpuLists { exclusive, cpus } = self.vcpu_lists();
+        let ListsInForce { exclusive, cpus, .. } = self.behaviour().lists_in_force(self);
         if self.vcpu().is_some_and(|vcpu| !vcpu.threads.is_empty()) {
             exclusive.union(&cpus)
         } else {
             exclusive
-        }
-    }
-
-    /// `cpuset.cpus.exclusive` and `cpuset.cpus` of `vcpu`. The container may be able to write those in place: of them counts what the lists
-    /// above let be in force, which it cannot write.
-    pub(crate) fn vcpu_lists(&self) -> VcpuLists {
-        let Some(vcpu) = self.vcpu() else {
-            return Default::default();
-        };
-        if !self.is_in_place() || self.is_container() {
-            return VcpuLists {
-                exclusive: vcpu.exclusive.clone(),
-                cpus: vcpu.cpus.clone(),
-            };
-        }
-        let above = self
-            .scope_exclusive
-            .union(&self.origin_cpus)
-            .union(&self.record.exclusive);
-        VcpuLists {
-            exclusive: vcpu.exclusive.intersection(&self.scope_exclusive),
-            cpus: vcpu.cpus.intersection(&above),
         }
     }
 
@@ -314,10 +284,7 @@ impl Instance {
     pub fn listed(&self) -> CpuSet {
         let mut listed = self.held();
         listed.union_with(&self.scope_exclusive);
-        // In place it is the scope's, or with crun below that.
-        for inner in self.inner.iter().filter(|_| !self.is_in_place()) {
-            listed.union_with(&inner.exclusive);
-        }
+        listed.union_with(&self.behaviour().lists_in_force(self).inner);
         if let Some(level) = &self.pod_level {
             listed.union_with(&level.ours);
         }
@@ -331,7 +298,7 @@ impl Instance {
 
     /// Whether it is pinned and is to have no partition: because the kernel refused it, unless something forbids it.
     pub fn is_refused(&self) -> bool {
-        self.record.phase == Phase::Pinned && self.record.partition == Partition::Member
+        self.record.phase == Phase::Pinned && !self.record.has_partition()
     }
 
     /// Follow a step that changed the record. What is known of the threads that remain stays known.
@@ -342,22 +309,11 @@ impl Instance {
         self.record = next;
     }
 
-    /// Whether its cgroups are in the container's own.
-    pub fn is_in_place(&self) -> bool {
-        self.record.home == TreeHome::InPlace
-    }
-
-    /// Whether the container's own cgroup is its partition: then no task of it is moved, and it has no float.
-    pub fn is_container(&self) -> bool {
-        self.record.is_container()
-    }
-
     /// Whether the VM of an adopted instance ended, whose container may live on. Who registered itself deregisters itself.
     pub fn has_ended(&self) -> bool {
-        // A thread that ends has left its cgroup before it has left /proc.
-        let left = self.vcpu().is_some_and(|vcpu| vcpu.threads.is_empty());
-        // Where the container's own cgroup is the partition, living threads are there.
-        let left = left && !self.is_container();
+        // A thread that ends has left its cgroup before it has left /proc. Where the container's own cgroup is the partition, living
+        // threads are there.
+        let left = self.tree.has_float() && self.vcpu().is_some_and(|vcpu| vcpu.threads.is_empty());
         let ends = |now: &VcpuNow| left && now.cgroup == *self.tree.vcpu() || !self.has(&now.cgroup);
         let ended = self.vcpus.iter().all(|now| now.as_ref().is_none_or(ends));
         ended && !self.vcpus.is_empty() && self.record.adopted.is_some()

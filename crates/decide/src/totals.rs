@@ -6,6 +6,7 @@ use stelia_koordinator::allocator::Qos;
 use stelia_model::record::Phase;
 use stelia_settings::Partition;
 
+use super::home::Above;
 use super::steps::{ThreadPlacement, course_of, growing_list};
 use super::{Derived, Instance, Snapshot};
 
@@ -100,10 +101,10 @@ impl Contribution {
             set(Of::Recorded, record.exclusive.clone());
         }
         set(Of::Owned, instance.owned());
-        let (growing, held) = if instance.is_in_place() {
-            (Of::GrowingInPlace, Of::HeldInPlace)
-        } else {
-            (Of::Growing, Of::Held)
+        let above = instance.above();
+        let (growing, held) = match above {
+            Above::Slice => (Of::Growing, Of::Held),
+            Above::Kubepods => (Of::GrowingInPlace, Of::HeldInPlace),
         };
         set(held, instance.scope_exclusive.clone());
         set(Of::Listed, instance.listed());
@@ -115,7 +116,7 @@ impl Contribution {
         }
         if course_of(snapshot, facts, instance) == ThreadPlacement::Hold {
             // Until the kernel has made the partition that is asked for again, nothing else keeps tasks off.
-            if record.partition == Partition::Member || record.phase == Phase::Pinned {
+            if !record.has_partition() || record.phase == Phase::Pinned {
                 set(Of::Pinned, record.exclusive.clone());
             }
             match record.partition {
@@ -128,7 +129,7 @@ impl Contribution {
             }
         }
         // In place nothing of the pod's is carried to stelia.slice.
-        if instance.is_in_place() {
+        if above == Above::Kubepods {
             return Self {
                 cpus,
                 ..Self::default()

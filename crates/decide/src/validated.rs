@@ -42,7 +42,7 @@ pub fn validated(snapshot: &Snapshot, mut instance: Instance, known: &LiveState)
         return Err(format!("it has the CPUs {own} of an entry of {}", record.entry));
     }
     let named = known.container.as_ref().filter(|name| **name != record.container);
-    let by_name = record.allocation.is_none() && instance.is_in_place() && snapshot.kubelet.is_ok();
+    let by_name = record.allocation.is_none() && !instance.behaviour().protects_record() && snapshot.kubelet.is_ok();
     if let Some(name) = named.filter(|_| by_name) {
         return Err(format!("it is of container {}, and this is {name}", record.container));
     }
@@ -61,7 +61,7 @@ fn believed_cpus(snapshot: &Snapshot, instance: &Instance, known: &LiveState) ->
     let recorded = || (record.exclusive.clone(), record.spare.clone());
     // CPUs that the kernel has in the partition already are taken from nobody by this.
     let in_force = record.exclusive.is_subset(&known.in_force) && record.spare.is_subset(&instance.origin_cpus);
-    let stands = in_force || !instance.is_in_place();
+    let stands = in_force || instance.behaviour().protects_record();
     if record.allocation.is_some() {
         return if stands {
             Ok(recorded())
@@ -140,8 +140,7 @@ pub fn claim_without_record(snapshot: &Snapshot, pod: &PodUid, list: &CpuSet, in
 #[cfg(test)]
 mod tests {
     use stelia_kernel::cgroup::CgroupPath;
-    use stelia_model::record::Tree;
-    use stelia_settings::TreeHome;
+    use stelia_model::record::{Home, Tree};
 
     use super::*;
     use crate::steps::tests::isolated;
@@ -157,7 +156,7 @@ mod tests {
     /// An isolated instance in place with CPUs 2-3, and a node on which kubelet gave its container these.
     fn found(entry: Option<&str>) -> (Snapshot, Instance) {
         let mut instance = isolated().first().clone();
-        instance.record.home = TreeHome::InPlace;
+        instance.record.home = Home::InPlace;
         instance.record.origin = CgroupPath::parse(ORIGIN).unwrap();
         instance.tree = Tree::of(&instance.record);
         for now in instance.vcpus.iter_mut().flatten() {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_decide::admission::{
-    CheckedClaim, Home, NewInstance, RuntimeCheck, admit, allow, check_no_partition, choose_home,
+    CheckedClaim, HomeChoice, NewInstance, RuntimeCheck, admit, allow, check_no_partition, choose_home,
 };
 use stelia_decide::limits_of_scope;
 use stelia_kernel::cgroup::{CgroupPath, Limits};
@@ -87,19 +87,19 @@ impl EngineState {
         let instance = choose_home(record, &candidate, adopting, snapshot, policies, coping, runtime_check)?;
         let NewInstance { record, home } = instance;
         match home {
-            Home::InPlace => {
+            HomeChoice::InPlace => {
                 return Ok(Admitted::New {
                     record: Box::new(record),
                     pod_name: candidate.pod_name,
                     limits: Box::default(),
                 });
             }
-            Home::Untried(_) => {
+            HomeChoice::Untried(_) => {
                 let unit = format!("steliad-try-runtime@{}.service", candidate.container.container_id);
                 return Ok(Admitted::Untried(record.pod, unit));
             }
-            Home::Slice(None) => {}
-            Home::Slice(Some(reason)) => {
+            HomeChoice::Slice(None) => {}
+            HomeChoice::Slice(Some(reason)) => {
                 let pod = JournalPod::new(record.pod.as_str(), candidate.pod_name.as_ref());
                 about!(
                     info,
@@ -146,7 +146,7 @@ impl EngineState {
         if claim.pod.as_ref().is_some_and(|claimed| claimed != pod) {
             return Err(ErrorKind::NoSuchPod.because(NOT_THE_CALLERS));
         }
-        let isolation = known.record.isolation;
+        let isolation = known.record.home.isolation();
         if claim.isolation != isolation {
             let by = known.record.adopted.as_ref();
             let by = by

@@ -201,7 +201,7 @@ impl EngineState {
             return Err(no_instance(pod));
         };
         let place = before.tree.place();
-        let large = if before.is_in_place() {
+        let large = if before.tree.pod().is_some() {
             let all = in_place::attributes(&*self.system.cgroups, place.cgroup()).map_err(Error::failed)?;
             place.lacks_room(&next, &all)
         } else {
@@ -251,7 +251,7 @@ impl Goal for Attached {
             state.log_attached(pod, self.before);
             let attached = self.threads.iter().map(|thread| thread.task.id).collect();
             // A thread that KVM makes late stays where all others of the container are.
-            if !now.is_container() {
+            if now.tree.has_float() {
                 let (vcpu, wake) = (now.tree.vcpu().clone(), state.watcher.notifier(pod));
                 kvm_threads::watch_for(state.system.clone(), vcpu, attached, wake);
             }
@@ -275,8 +275,8 @@ impl Goal for Attached {
             return state.inbox.release(&asker);
         }
         let former = &self.former;
-        let phase = if former.vcpus.is_empty() && !former.is_container() {
-            Phase::Floating
+        let phase = if former.vcpus.is_empty() {
+            now.detached_phase(former.phase)
         } else {
             former.phase
         };

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use stelia_api::reason::joined;
 use stelia_api::{Error, Reason, ReasonCode};
+use stelia_decide::Registration;
 use stelia_decide::admission::RuntimeCheck;
 use stelia_kernel::cgroup::CgroupPath;
 use stelia_kernel::holder::Hold;
 use stelia_koordinator::allocator::{Allocation, Exclusivity, Qos};
 use stelia_kubelet::{CpuManagerState, PodName, PodUid};
-use stelia_model::record::{Phase, Record};
-use stelia_settings::TreeHome;
+use stelia_model::record::{Home, Phase, Record};
 
 use super::admission::Admitted;
 use super::rollback::{CallChange, RollbackError};
@@ -130,7 +130,7 @@ impl EngineState {
                     return self.postpone(pod, asker, call, due);
                 }
                 let mut made = None;
-                if record.home == TreeHome::InPlace {
+                if record.home != Home::Scope {
                     if let Err(refusal) = self.begin_in_place(&record, pod_name) {
                         return self.finish(&asker, [call.reply], Err(refusal));
                     }
@@ -257,15 +257,8 @@ impl EngineState {
     }
 
     fn is_registering(&self, pod: &PodUid) -> bool {
-        self.picture.starting.contains(pod)
-            || self.picture.find(pod).is_some_and(|one| {
-                if one.is_container() {
-                    // A container whose own cgroup becomes the partition is registered once it is.
-                    one.record.vcpus.is_empty() && one.record.phase == Phase::Attaching
-                } else {
-                    one.record.phase == Phase::Registered
-                }
-            })
+        let known = self.picture.find(pod);
+        self.picture.starting.contains(pod) || known.is_some_and(|one| one.registration() == Registration::Running)
     }
 
     fn log_registered(&self, pod: &PodUid) {
@@ -326,12 +319,7 @@ impl Goal for Registered {
         let (scope, phase) = (instance.scope().clone(), instance.record.phase);
         let Self { reply, made } = *self;
         let first = made.is_some();
-        let is_made = if instance.is_container() {
-            matches!(phase, Phase::Isolated | Phase::Pinned)
-        } else {
-            phase >= Phase::Floating && phase != Phase::Leaving
-        };
-        if is_made {
+        if instance.registration() == Registration::Done {
             if first {
                 state.log_registered(pod);
             }

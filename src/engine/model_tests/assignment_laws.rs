@@ -41,7 +41,7 @@ impl Node {
         // because all are offline or another pod's, it runs where the kernel lets it, as without steliad.
         let is_left = |instance: &&stelia_decide::Instance| {
             let must_float = snapshot.assess(&self.settings.policies, instance).must_float;
-            !(instance.is_container() && must_float)
+            instance.record.home != Home::Container || !must_float
         };
         for instance in snapshot.live().filter(is_left) {
             let record = &instance.record;
@@ -64,7 +64,7 @@ impl Node {
             for (tid, cgroup, runs_on) in self.model.tasks() {
                 let in_origin = cgroup == record.origin;
                 let is_its = in_origin || cgroup.is_within(instance.scope());
-                let by_kubelet = outdated && (in_origin || instance.is_in_place());
+                let by_kubelet = outdated && (in_origin || instance.tree.pod().is_some());
                 if is_its && !by_kubelet {
                     let mine = own.cloned().unwrap_or_default();
                     let meets = runs_on.intersection(&others).difference(&mine);

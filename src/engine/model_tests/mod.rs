@@ -51,7 +51,7 @@ use stelia_kernel::cgroup::{CgroupPath, Cgroups, File, Limits};
 use stelia_kernel::proc::Procs;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_model::PinnedReason;
-use stelia_model::record::{Phase, Vcpu};
+use stelia_model::record::{Home, Phase, Vcpu};
 use stelia_settings::{FloatPolicy, Isolation, Partition, Policies, Settings, TreeChoice, TreeHome};
 use stelia_testnode::kubelet::Checkpoint;
 use stelia_testnode::{Kernel, Model, Pod, Qemu, Runtime, topology};
@@ -428,7 +428,7 @@ impl Node {
         let mut offline = Vec::new();
         let mut containers = BTreeMap::new();
         for instance in &live {
-            if instance.is_container() {
+            if instance.record.home == Home::Container {
                 let record = &instance.record;
                 let is_isolated = record.phase == Phase::Isolated && !record.exclusive.is_disjoint(&online);
                 if record.exclusive.is_disjoint(&online) {
@@ -454,7 +454,7 @@ impl Node {
             let inner = instance.tree.inner().clone();
             let float = cpus(&self.read(instance.tree.float(), File::CpusEffective));
             // In place, before there is a partition, everything runs on the container's own CPUs.
-            if instance.is_in_place() && !instance.record.phase.has_vcpus() {
+            if instance.tree.pod().is_some() && !instance.record.phase.has_vcpus() {
                 assert_eq!(float, instance.record.own(), "{}", instance.record.pod);
                 continue;
             }
@@ -467,7 +467,7 @@ impl Node {
             let closed = snapshot.closed_to(instance.record.qos()).difference(&idle);
             assert!(float.is_disjoint(&closed), "{} floats on {float}", instance.record.pod);
             let spare = &instance.record.spare;
-            if instance.is_in_place() && !spare.is_empty() {
+            if instance.tree.pod().is_some() && !spare.is_empty() {
                 assert!(float.is_subset(spare), "{} floats on {float}", instance.record.pod);
             }
             if let Ok(state) = &snapshot.kubelet {
@@ -492,7 +492,7 @@ impl Node {
             }
             if instance.record.phase == Phase::Isolated {
                 promised = promised.union(&instance.record.exclusive);
-                if instance.is_in_place() {
+                if instance.tree.pod().is_some() {
                     of_pods = of_pods.union(&instance.record.exclusive);
                 }
                 let (partition, kind) = (

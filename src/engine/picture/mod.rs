@@ -148,7 +148,7 @@ impl Picture {
 
     fn put(&mut self, policies: &Policies, instance: Instance) -> bool {
         let pod = instance.record.pod.clone();
-        if let Some(level) = instance.tree.outer().parent().filter(|_| instance.is_in_place()) {
+        if let Some(level) = instance.tree.pod() {
             self.snapshot.unclaimed.remove(&level);
             self.snapshot.half_registered.remove(instance.tree.outer());
         }
@@ -160,7 +160,7 @@ impl Picture {
     pub(super) fn remove(&mut self, policies: &Policies, pod: &PodUid) -> bool {
         let before = self.snapshot.instances.remove(pod);
         // A container takes its own list along, not what was added to its pod's, nor the record there.
-        let container = before.as_ref().filter(|before| before.is_in_place());
+        let container = before.as_ref().filter(|before| before.tree.pod().is_some());
         let container = container.map(|before| before.tree.outer().clone());
         self.snapshot.half_registered.extend(container);
         let level = before.as_ref().and_then(|before| before.pod_level.as_ref());
@@ -308,7 +308,7 @@ impl Picture {
             .iter()
             .filter_map(|pod| self.snapshot.instances.get(pod));
         // A container's own cgroup is the runtime's to remove.
-        let empty = empty.filter(|instance| !instance.is_in_place());
+        let empty = empty.filter(|instance| instance.tree.pod().is_none());
         let empty = empty.map(|instance| instance.scope().clone());
         self.snapshot.abandoned = self.bare.iter().cloned().chain(empty).collect();
     }

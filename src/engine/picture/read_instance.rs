@@ -10,7 +10,7 @@ use stelia_kernel::System;
 use stelia_kernel::cgroup::{CgroupError, CgroupPath, File, read_cpus};
 use stelia_kubelet::PodUid;
 use stelia_model::record::Phase;
-use stelia_settings::{Partition, Policies, TreeHome};
+use stelia_settings::Policies;
 
 use super::Picture;
 use crate::engine::out_of_date::{Dirty, Stale, StaleLimits};
@@ -51,8 +51,7 @@ impl Picture {
         let (record, tree) = (known.record.clone(), known.tree.clone());
         let limits = self.known_limits(pod, stale.limits);
         // Given back, the container lives on without being an instance.
-        let is_given_back =
-            leaves && record.home == TreeHome::InPlace && in_place::is_unregistered(&*system.cgroups, &tree)?;
+        let is_given_back = leaves && tree.pod().is_some() && in_place::is_unregistered(&*system.cgroups, &tree)?;
         let mut now = match read_cgroups::instance(system, record, tree, leaves, &self.limit_files, limits) {
             Ok(now) if !is_given_back => now,
             Ok(_) => {
@@ -209,7 +208,7 @@ impl Picture {
 /// How often in a row the kernel refused the partition; `asked`: it was written since the last look.
 fn refusals(known: &Instance, now: &Instance, asked: bool) -> u32 {
     let record = &now.record;
-    let wants = matches!(record.phase, Phase::Attaching | Phase::Pinned) && record.partition != Partition::Member;
+    let wants = matches!(record.phase, Phase::Attaching | Phase::Pinned) && record.has_partition();
     if !wants || now.vcpu().is_some_and(|vcpu| vcpu.partition == record.partition.name()) {
         return 0;
     }
@@ -218,7 +217,7 @@ fn refusals(known: &Instance, now: &Instance, asked: bool) -> u32 {
 
 /// The directories whose limits are an instance's. Not kubepods', which all pods share.
 fn limited(system: &System, instance: &Instance) -> Vec<PathBuf> {
-    if instance.is_in_place() {
+    if instance.tree.pod().is_some() {
         return Vec::new();
     }
     let mut of_container = stelia_kernel::containers::container_levels(&instance.record.origin);
@@ -229,7 +228,7 @@ fn limited(system: &System, instance: &Instance) -> Vec<PathBuf> {
 
 /// Where events of an instance come from: `cgroup.events` for its end, and directories that only this program writes in.
 fn watched(system: &System, instance: &Instance) -> Vec<PathBuf> {
-    if instance.is_container() {
+    if !instance.tree.has_float() {
         // Not the directory: a container can cause events of other files in it at will, as those of its memory.
         let own = directory(system, instance.tree.outer());
         let files = [File::Events, File::Cpus, File::CpusExclusive, File::Partition];

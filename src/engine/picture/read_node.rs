@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::drift_findings::Finding;
 use stelia_decide::workers::Workers;
-use stelia_decide::{Derived, Instance, Outside, Slice, Snapshot, claim_without_record, drift_findings};
+use stelia_decide::{Derived, Outside, Slice, Snapshot, claim_without_record, drift_findings};
 use stelia_kernel::System;
 use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File};
 use stelia_koordinator::allocator::CpuSource;
@@ -245,8 +245,8 @@ impl Picture {
                 }
             }
         }
-        let of = |instance: &Instance| instance.tree.outer().parent().filter(|_| instance.is_in_place());
-        let used: BTreeSet<CgroupPath> = self.snapshot.instances.values().filter_map(of).collect();
+        let instances = self.snapshot.instances.values();
+        let used: BTreeSet<CgroupPath> = instances.filter_map(|instance| instance.tree.pod()).collect();
         let is_left = |pod: &CgroupPath| {
             let mut unreadable = unreadable.iter();
             !used.contains(pod) && !unreadable.any(|(name, _)| name.starts_with(pod.as_str()))
@@ -286,7 +286,7 @@ impl Picture {
             .snapshot
             .instances
             .values()
-            .filter(|instance| !instance.is_in_place());
+            .filter(|instance| instance.tree.pod().is_none());
         let gone = in_slice
             .map(|instance| &instance.record.pod)
             .filter(|pod| !here.contains(*pod));

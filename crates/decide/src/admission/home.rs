@@ -3,16 +3,18 @@
 
 use stelia_api::{Error, ErrorKind};
 use stelia_kernel::oci::{Coping, Runtime};
-use stelia_model::record::{Phase, Record, Tree};
+use stelia_kubelet::QosClass;
+use stelia_model::PinnedReason;
+use stelia_model::record::{Home, Phase, Record, Tree};
 use stelia_settings::{Isolation, Partition, Policies, TreeHome};
 
 use super::{Adopting, Candidate, Movable};
 use crate::partition_kind::{forbidden, partition_kind};
-use crate::{Instance, Snapshot, in_place};
+use crate::{Instance, Snapshot};
 
 /// Where a container's instance is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Home {
+pub enum HomeChoice {
     /// In the container's own cgroup.
     InPlace,
     /// In a scope of stelia.slice; with the reason, where it was to be in place.
@@ -24,7 +26,7 @@ pub enum Home {
 /// A check of a runtime that ended, with the reason where it failed.
 pub type RuntimeCheck = Result<(), String>;
 
-impl Home {
+impl HomeChoice {
     /// Where the instance of a container with this record is made. `wanted`: by the settings or the rule. `coping`: what is known of the
     /// container's runtime; it is called only where that decides. `check`: the runtime's, for which this registration has waited.
     pub fn choose(
@@ -38,7 +40,7 @@ impl Home {
         if wanted == TreeHome::Slice {
             return Self::Slice(None);
         }
-        if let Err(reason) = in_place(snapshot, policies, record) {
+        if let Err(reason) = check_in_place(snapshot, policies, record) {
             return Self::Slice(Some(reason));
         }
         match (coping(), check) {
@@ -54,6 +56,34 @@ impl Home {
             (Coping::Untried(runtime), None) => Self::Untried(runtime),
         }
     }
+}
+
+/// Whether an instance may be made in the container's own cgroup.
+///
+/// # Errors
+/// Why not.
+fn check_in_place(snapshot: &Snapshot, policies: &Policies, record: &Record) -> Result<(), String> {
+    // The levels above must be the pod's and kubepods' alone.
+    let class = QosClass::of(record.origin.as_str());
+    if class != QosClass::Guaranteed {
+        return Err(format!("its pod is {}, not Guaranteed", class.name()));
+    }
+    // Nothing of the container is moved or confined: without a partition it runs on the CPUs that kubelet gave it. CPUs that steliad chose
+    // are those of the partition alone.
+    if record.home == Home::Container && record.allocation.is_none() {
+        return Ok(());
+    }
+    match forbidden(snapshot, policies, record) {
+        // Its other threads have CPUs of their own among the container's: a partition would give them no others.
+        Some(PinnedReason::Rule) if !record.spare.is_empty() => return Ok(()),
+        // Without a partition everything of the container would be confined to the container's own CPUs.
+        Some(why) => return Err(format!("it would get no partition ({})", why.name())),
+        None => {}
+    }
+    if snapshot.safe_partition == Partition::Member {
+        return Err("this kernel makes no partition".to_owned());
+    }
+    Ok(())
 }
 
 /// Why a partition in the container's cgroup could stop the node: on Linux 6.7 to 7.1 making one that is `isolated` can, and where there is
@@ -74,7 +104,7 @@ pub struct NewInstance {
     /// Its record. If a VM is adopted in place, it contains the vCPUs.
     pub record: Record,
     /// Where it is made.
-    pub home: Home,
+    pub home: HomeChoice,
 }
 
 /// The instance of a container whose own cgroup becomes its partition. Its CPUs are isolated from its registration on, with or without a VM.
@@ -90,12 +120,11 @@ fn whole_container(
     policies: &Policies,
 ) -> Result<NewInstance, Error> {
     let record = Record {
-        home: TreeHome::InPlace,
         anchor: None,
         phase: Phase::Attaching,
         ..record
     };
-    in_place(snapshot, policies, &record).map_err(|text| ErrorKind::Failed.because(text).of(&record.pod))?;
+    check_in_place(snapshot, policies, &record).map_err(|text| ErrorKind::Failed.because(text).of(&record.pod))?;
     if record.exclusive != record.entry {
         // The container would lose these CPUs.
         let shared = record.entry.difference(&record.exclusive);
@@ -114,7 +143,7 @@ fn whole_container(
         Some(adopting) => adopting.with_vcpus(record, snapshot, policies),
         None => record,
     };
-    let home = Home::InPlace;
+    let home = HomeChoice::InPlace;
     Ok(NewInstance { record, home })
 }
 
@@ -134,7 +163,7 @@ pub fn check_no_partition(kind: Option<String>) -> Result<(), Error> {
 }
 
 /// Decide where the instance of a container is made that was admitted with this record. `adopting`: the VM, where a rule makes the
-/// instance. `coping` and `check` as for [`Home::choose`].
+/// instance. `coping` and `check` as for [`HomeChoice::choose`].
 ///
 /// # Errors
 /// The VM must be in place and cannot be; a cgroup with a name that steliad needs exists already; a pod asks for isolation that
@@ -153,7 +182,7 @@ pub fn choose_home(
         adopted: adopting.map(Adopting::recorded),
         ..record
     };
-    if record.is_container() {
+    if record.home == Home::Container {
         if candidate.caller.is_some() && policies.isolation_allowed != Isolation::Container {
             let text = "a pod of this node may not ask for isolation \"container\" (isolation-allowed = \"vcpus\")";
             return Err(ErrorKind::NotPermitted.because(text).of(&record.pod));
@@ -162,7 +191,7 @@ pub fn choose_home(
     }
     let wanted = adopting.map_or(policies.tree, |adopting| adopting.rule.tree);
     let in_place = Record {
-        home: TreeHome::InPlace,
+        home: Home::InPlace,
         anchor: None,
         ..record.clone()
     };
@@ -172,10 +201,10 @@ pub fn choose_home(
         None => in_place,
     };
     let home = match (wanted.preferred(), why_unsafe(snapshot, policies, candidate, &in_place)) {
-        (TreeHome::InPlace, Some(reason)) => Home::Slice(Some(reason)),
-        (wanted, _) => Home::choose(snapshot, policies, wanted, &in_place, coping, check),
+        (TreeHome::InPlace, Some(reason)) => HomeChoice::Slice(Some(reason)),
+        (wanted, _) => HomeChoice::choose(snapshot, policies, wanted, &in_place, coping, check),
     };
-    if home == Home::InPlace {
+    if home == HomeChoice::InPlace {
         if let Some(cgroup) = &candidate.conflicting_cgroup {
             let text = format!("{cgroup} exists already: steliad makes it, and nobody else may");
             return Err(ErrorKind::InvalidArgument.because(text).of(&record.pod));
@@ -183,7 +212,7 @@ pub fn choose_home(
         let record = in_place;
         return Ok(NewInstance { record, home });
     }
-    if let (Some(adopting), Home::Slice(reason)) = (adopting, &home) {
+    if let (Some(adopting), HomeChoice::Slice(reason)) = (adopting, &home) {
         let movable = Movable {
             rule: &adopting.rule,
             housekeeping: candidate.housekeeping,
@@ -265,8 +294,8 @@ mod tests {
     #[test]
     fn a_runtime_that_was_not_tried_decides_once_its_check_ended() {
         let home = |check: Option<&RuntimeCheck>| chosen(None, &candidate(), untried(), check).unwrap().home;
-        assert!(matches!(home(None), Home::Untried(runtime) if runtime.binary.ends_with("runc")));
-        let Home::Slice(Some(reason)) = home(Some(&Err("timeout".into()))) else {
+        assert!(matches!(home(None), HomeChoice::Untried(runtime) if runtime.binary.ends_with("runc")));
+        let HomeChoice::Slice(Some(reason)) = home(Some(&Err("timeout".into()))) else {
             panic!("it is in place")
         };
         assert_eq!(
@@ -281,13 +310,13 @@ mod tests {
         let instance = chosen(Some(&vm), &candidate(), Coping::Copes, None).unwrap();
         assert_eq!(
             (&instance.home, instance.record.home),
-            (&Home::InPlace, TreeHome::InPlace)
+            (&HomeChoice::InPlace, Home::InPlace)
         );
         let cpus: Vec<Option<u32>> = instance.record.vcpus.iter().map(|thread| thread.cpu).collect();
         assert_eq!((cpus, instance.record.anchor), (vec![Some(2), Some(3)], None));
         // In the slice they come with AttachVcpus.
         let instance = chosen(Some(&vm), &candidate(), Coping::No("no".into()), None).unwrap();
-        assert_eq!(instance.home, Home::Slice(Some("no".into())));
+        assert_eq!(instance.home, HomeChoice::Slice(Some("no".into())));
         assert!(instance.record.vcpus.is_empty() && instance.record.anchor.is_some());
         assert!(instance.record.adopted.is_some_and(|adopted| adopted.keeps));
     }
@@ -304,6 +333,6 @@ mod tests {
         assert_eq!(kind(Coping::No("no".into())).unwrap_err(), ErrorKind::NoAnchor);
         assert!(kind(Coping::Copes).is_ok());
         // Before the runtime was tried nothing is refused.
-        assert!(matches!(kind(untried()).unwrap().home, Home::Untried(_)));
+        assert!(matches!(kind(untried()).unwrap().home, HomeChoice::Untried(_)));
     }
 }

@@ -16,8 +16,8 @@ use stelia_kernel::containers::LiveContainer;
 use stelia_kernel::proc::TaskId;
 use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource, HostTables, Qos, Requester};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodName, QosClass};
-use stelia_model::record::{Phase, Record};
-use stelia_settings::{Isolation, Partition, PlacementPolicy, QuietRequest, TreeHome};
+use stelia_model::record::{Home, Phase, Record};
+use stelia_settings::{Isolation, Partition, PlacementPolicy, QuietRequest};
 
 use crate::allocator::allot;
 use crate::entitlement::must_leave;
@@ -26,7 +26,7 @@ use adopting::Movable;
 pub use adopting::{Adopting, take_housekeeping};
 pub use claim::{CheckedClaim, Claim};
 use entry::KubeletEntry;
-pub use home::{Home, NewInstance, RuntimeCheck, check_no_partition, choose_home};
+pub use home::{HomeChoice, NewInstance, RuntimeCheck, check_no_partition, choose_home};
 pub use processes::first_process;
 use processes::{admit_anchor, admit_processes};
 pub use quiet_request::allow;
@@ -316,8 +316,10 @@ fn blank(claim: &CheckedClaim, candidate: &Candidate, anchor: Option<TaskId>) ->
         pod: candidate.container.pod.clone(),
         container: String::new(),
         origin: candidate.origin.clone(),
-        home: TreeHome::Slice,
-        isolation: claim.isolation,
+        home: match claim.isolation {
+            Isolation::Vcpus => Home::Scope,
+            Isolation::Container => Home::Container,
+        },
         anchor,
         adopted: None,
         entry: CpuSet::new(),

@@ -124,7 +124,7 @@ pub fn too_much_memory(instance: &Instance) -> Option<(u64, u64)> {
 
 /// Whether the scope has its container's limits of huge pages. What was charged or reserved before stays charged, so no
 /// process is moved in earlier.
-pub(super) fn huge_pages_are_limited(instance: &Instance) -> bool {
+pub(crate) fn huge_pages_are_limited(instance: &Instance) -> bool {
     let Some(origin) = &instance.origin_limits else {
         return true;
     };

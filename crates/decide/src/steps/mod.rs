@@ -1,14 +1,11 @@
 //! The steps that bring the system from a snapshot to what the records and kubelet's file say.
 
-mod in_place;
-mod leave;
-mod limits;
-mod origin;
+pub(crate) mod limits;
 mod outside_units;
-mod partition;
+pub(crate) mod partition;
 mod records;
+mod shared_lists;
 mod step;
-mod tree;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,19 +14,20 @@ use stelia_cpus::CpuSet;
 use stelia_kernel::cgroup::{CgroupPath, File};
 use stelia_kubelet::PodUid;
 use stelia_model::record::Phase;
-use stelia_settings::{Partition, Policies};
+use stelia_settings::Policies;
 
 use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
+use super::home::{remove_abandoned, remove_below, set_float};
 use super::totals::Of;
 use super::{Assessment, Derived, Instance, Snapshot};
 use records::record_steps;
+use shared_lists::SharedLists;
 
 pub use limits::{is_throttled, limits_are_carried, limits_of_scope, too_much_memory};
 pub use outside_units::{OUTSIDE, is_restricted};
 pub(super) use partition::growing_list;
 pub(crate) use records::placed;
 pub use step::{Planned, Step};
-pub(super) use tree::float_cpus;
 
 /// Where the threads of an instance belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,14 +70,7 @@ pub(super) fn must_float(
         return true;
     }
     if *entitlement == Entitlement::Unknown {
-        let holds = |leaf: &super::ThreadedCgroup| {
-            if instance.is_container() {
-                // Without a partition the units outside are kept off its CPUs.
-                instance.record.partition == Partition::Member || !leaf.exclusive.is_empty()
-            } else {
-                !leaf.threads.is_empty()
-            }
-        };
+        let holds = |vcpu: &super::ThreadedCgroup| instance.behaviour().holds_cpus(&instance.record, vcpu);
         return instance.record.phase.has_vcpus() && !instance.vcpu().is_some_and(holds);
     }
     eviction.is_some()
@@ -97,7 +88,7 @@ pub fn plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Planned> {
     let facts = Derived::of(snapshot, policies);
     let assess = |instance: &Instance| Assessment::of(snapshot, &facts, policies, instance);
     let live = snapshot.live();
-    let assessed = live
+    let assessed: BTreeMap<PodUid, Assessment> = live
         .map(|instance| (instance.record.pod.clone(), assess(instance)))
         .collect();
     plan_for(snapshot, &facts, policies, &assessed).steps
@@ -108,194 +99,305 @@ pub fn plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Planned> {
 pub struct Plan {
     /// In the order in which they are to be taken.
     pub steps: Vec<Planned>,
-    /// Instances that cannot go on before steps that all share are done.
-    pub waiting: BTreeSet<PodUid>,
+    /// What instances wait for that cannot go on now.
+    pub waits: BTreeMap<PodUid, Wait>,
 }
 
-/// The steps for those instances that were assessed, and for what all share. A turn takes them, looks again at what they
-/// were about and plans again until there is none: what depends on the outcome of a step is planned in the next turn.
-pub fn plan_for(
-    snapshot: &Snapshot,
-    facts: &Derived,
-    policies: &Policies,
-    assessed: &BTreeMap<PodUid, Assessment>,
+/// What an instance waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Another instance's cgroups still have its CPUs. `leaves`: that one is about to leave them; where kubelet's file gives the CPUs to
+    /// both it is not.
+    OtherInstance { leaves: bool },
+    /// Exclusive lists beside those above it still have its CPUs, without an instance that can be used.
+    ListBeside,
+    /// The list above it lacks its CPUs.
+    ListAbove,
+    /// Units outside stelia.slice are still on its CPUs.
+    OutsideUnits,
+    /// Its scope has no limits of huge pages yet.
+    HugePages,
+}
+
+impl Wait {
+    /// Whether a step that all share, or one of another instance, ends it.
+    pub fn others_end_it(self) -> bool {
+        !matches!(self, Self::OtherInstance { leaves: false } | Self::ListBeside)
+    }
+
+    /// In words, as the end of a sentence.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::OtherInstance { .. } => "another VM is still on its CPUs",
+            Self::ListBeside => "its CPUs are still in an exclusive list of cgroups whose record cannot be used",
+            Self::ListAbove => "its CPUs are not in the exclusive list of the cgroup above it yet",
+            Self::OutsideUnits => "other units are still on its CPUs",
+            Self::HugePages => "its scope has no limits of huge pages yet",
+        }
+    }
+}
+
+/// What a plan is made from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Inputs<'a> {
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) facts: &'a Derived,
+    pub(crate) policies: &'a Policies,
+}
+
+/// The steps for those instances that were assessed, and for what all share. A turn takes them, reads what they were about
+/// and plans again until there is none: what depends on the outcome of a step is planned in the next turn.
+pub fn plan_for<'a>(
+    snapshot: &'a Snapshot,
+    facts: &'a Derived,
+    policies: &'a Policies,
+    assessed: impl IntoIterator<Item = (&'a PodUid, &'a Assessment)>,
 ) -> Plan {
-    let mut steps = Steps(Vec::new());
-    let mut waiting = BTreeSet::new();
-    steps.shared(leave::abandoned(snapshot));
-    let mut instances: Vec<(&Instance, &Assessment, ThreadPlacement)> = Vec::new();
-    let mut records = Steps(Vec::new());
-    for (pod, assessment) in assessed {
-        if let Some(instance) = snapshot.instances.get(pod).filter(|instance| instance.populated) {
-            records.of(instance, record_steps(snapshot, policies, instance, assessment));
-            instances.push((instance, assessment, thread_placement(instance, assessment.must_float)));
-        }
-    }
-    // Changes of records come before threads are moved or pinned. Nothing else is planned meanwhile, because the changes may give
-    // CPUs to other instances. Only threads that must float are moved, also if the record cannot be written.
-    if !records.0.is_empty() {
-        let floating = instances.iter().filter(|(_, assessment, _)| assessment.must_float);
-        let mut steps = Steps(Vec::new());
-        for (instance, ..) in floating.filter(|(_, _, thread_placement)| *thread_placement == ThreadPlacement::Float) {
-            steps.of(instance, partition::undo(instance));
-        }
-        steps.0.append(&mut records.0);
-        return Plan {
-            steps: steps.0,
-            waiting,
-        };
-    }
-
-    // Floats first: no float may include CPUs that are about to become another instance's partition. And threads leave CPUs
-    // before others are moved to them.
-    for (instance, assessment, thread_placement) in &instances {
-        let float = assessment.float.as_ref();
-        let made = match thread_placement {
-            _ if instance.is_container() => Vec::new(),
-            // It may take a while, or stay for good.
-            ThreadPlacement::Leave if instance.float().is_some() => {
-                let step = tree::float_step(snapshot, facts, policies, instance, float);
-                step.into_iter().collect()
-            }
-            ThreadPlacement::Leave => Vec::new(),
-            _ => tree::steps(snapshot, facts, policies, instance, *thread_placement, float),
-        };
-        steps.of(instance, made);
-    }
-    for (instance, _, thread_placement) in &instances {
-        match thread_placement {
-            ThreadPlacement::Leave => steps.of(instance, leave::steps(instance)),
-            ThreadPlacement::Float => steps.of(instance, partition::undo(instance)),
-            ThreadPlacement::Hold => {}
-        }
-    }
-    let restrict = outside_units::restrict(snapshot, facts);
-    let unrestricted = !restrict.is_empty();
-    steps.shared(restrict);
-
-    // While a scope still holds its list the slice must cover it: to grow, outer levels first; to shrink, inner first.
-    let totals = facts.totals();
-    let slice = snapshot.slice.exclusive.clone().unwrap_or_default();
-    let held = totals.cpus(Of::Held).union(&snapshot.left_alone);
-    let of_slice = slice.intersection(&held.union(totals.cpus(Of::Growing)));
-    // An instance in stelia.slice and one in place may have each other's CPUs now: each tree gives up what it needs no more before the
-    // other one takes it, and takes nothing that the other one still has. Who needs that is blocked.
-    let levels = in_place::Levels::of(snapshot, totals, &of_slice);
-    let of_kubepods = levels.remaining();
-    let growing = totals.cpus(Of::Growing).difference(&of_kubepods);
-    let list = held.union(&growing);
-    let uncovered = !growing.is_subset(&slice);
-    let grows = uncovered || levels.uncovered();
-    if grows && of_slice != slice {
-        steps.shared(vec![exclusive(&CgroupPath::slice(), &of_slice)]);
-    }
-    steps.shared(levels.give_up(grows));
-    if uncovered {
-        steps.shared(vec![exclusive(&CgroupPath::slice(), &list)]);
-    }
-    steps.shared(levels.widen());
-    steps.shared(workers(snapshot, facts));
-    // What an instance needs of shared steps and does not have yet: no partition without its CPUs in the slice's list, and not
-    // pinned before the units outside are off its CPUs.
-    let waits = |instance: &Instance| match instance.record.partition {
-        Partition::Member => unrestricted,
-        _ if instance.is_in_place() => levels.uncovered(),
-        Partition::Isolated | Partition::Root => uncovered,
+    let inputs = Inputs {
+        snapshot,
+        facts,
+        policies,
     };
-    let mut blocked = BTreeSet::new();
-    let holding = || {
-        instances
-            .iter()
-            .filter(|(_, _, thread_placement)| *thread_placement == ThreadPlacement::Hold)
-    };
-    // Those that need no other CPUs come first: they give up what the others are to have.
-    let (giving, taking): (Vec<_>, Vec<_>) = holding().partition(|(instance, ..)| instance.needed().is_empty());
-    for (instance, assessment, _) in giving.into_iter().chain(taking) {
-        let pod = &instance.record.pod;
-        let pinned = instance.record.partition == Partition::Member;
-        // What the other tree has without a known instance: a record there cannot be used.
-        let elsewhere = if instance.is_in_place() {
-            &of_slice
-        } else {
-            &of_kubepods
-        };
-        if let Some(other) = &assessment.blocked {
-            blocked.insert(pod.clone());
-            waiting.extend(other.passes.then(|| pod.clone()));
-            continue;
-        }
-        if !pinned && !instance.needed().is_disjoint(elsewhere) {
-            blocked.insert(pod.clone());
-            continue;
-        }
-        if waits(instance) {
-            waiting.insert(pod.clone());
-        }
-        if !(pinned && unrestricted) {
-            steps.of(instance, partition::hold(facts, instance));
-        }
+    let mut planning = Planning::of(inputs, assessed);
+    // While records change, instances only leave other pods' CPUs: the changes may give CPUs to other instances.
+    if planning.change_records() {
+        return planning.plan;
     }
-    // It shrinks once the scopes' lists are seen to have shrunk. A scope that died takes its list along, but not its share of
-    // the slice's.
-    if !uncovered && slice != list {
-        steps.shared(vec![exclusive(&CgroupPath::slice(), &list)]);
-    }
-    steps.shared(levels.narrow());
-    steps.shared(outside_units::restore(snapshot, facts));
-    steps.shared(snapshot.outside_gone.iter().cloned().map(Step::Unrecord).collect());
-    steps.shared(limits::slice(snapshot, totals));
-    for (instance, _, thread_placement) in &instances {
-        if *thread_placement != ThreadPlacement::Leave {
-            steps.of(instance, limits::scope(instance));
-            // vCPU threads that were in them have left them by now.
-            steps.of(instance, tree::close(instance));
-        }
-        if instance.record.phase == Phase::Registered && !limits::huge_pages_are_limited(instance) {
-            waiting.insert(instance.record.pod.clone());
-        }
-    }
-    let busy = steps.busy();
-    for (instance, _, thread_placement) in &instances {
-        let enters = match instance.record.phase {
-            // Its vCPU threads float: an attach fails then, and nobody is told that they are isolated.
-            Phase::Attaching => *thread_placement == ThreadPlacement::Hold,
-            _ => *thread_placement != ThreadPlacement::Leave,
-        };
-        let next = next_phase(instance).filter(|_| enters);
-        let pod = &instance.record.pod;
-        let ready = !busy.contains(pod) && !waiting.contains(pod) && !blocked.contains(pod);
-        if let Some(phase) = next.filter(|_| ready) {
-            steps.of(instance, vec![Step::Enter(instance.scope().clone(), phase)]);
-        }
-    }
-    Plan {
-        steps: steps.0,
-        waiting,
-    }
+    planning.remove_abandoned_scopes();
+    // No float may include CPUs that are about to become another instance's partition.
+    planning.make_cgroups_and_set_floats();
+    // Threads leave CPUs before others are moved to them.
+    planning.leave_cpus();
+    // A pinned instance's threads are moved only once the units outside are off its CPUs.
+    planning.restrict_outside_units();
+    // A list takes no CPU that the other one still has, and a partition needs its CPUs in the list above it.
+    planning.narrow_shared_lists_for_others();
+    planning.widen_shared_lists();
+    // A partition of kind `root` does not keep them off by itself.
+    planning.keep_workers_off();
+    planning.take_cpus();
+    // A list loses a CPU only after the lists below it were read without that CPU.
+    planning.narrow_shared_lists();
+    planning.restore_outside_units();
+    // The slice weighs what its scopes weigh.
+    planning.set_limits();
+    // The vCPU threads that were in them have left them.
+    planning.remove_containers_cgroups();
+    // A phase says that everything before it is done, as read back: so it is the only step of its instance.
+    planning.enter_phases();
+    planning.plan
 }
 
-/// Before a partition is made that does not keep the kernel's unbound workers off, and when one is gone.
-fn workers(snapshot: &Snapshot, facts: &Derived) -> Vec<Step> {
-    let closed = facts.totals().cpus(Of::Root);
-    let workers = snapshot.slice.workers.as_ref();
-    let changes = workers.is_some_and(|workers| super::workers::are_to_change(workers, closed));
-    changes
-        .then(|| Step::KeepWorkersOff(closed.clone()))
-        .into_iter()
-        .collect()
+/// An instance that is planned for.
+struct Participant<'a> {
+    instance: &'a Instance,
+    assessment: &'a Assessment,
+    placement: ThreadPlacement,
+}
+
+struct Planning<'a> {
+    inputs: Inputs<'a>,
+    participants: Vec<Participant<'a>>,
+    lists: SharedLists<'a>,
+    /// The steps that keep units outside stelia.slice off pinned instances' CPUs.
+    restrictions: Vec<Step>,
+    plan: Plan,
+}
+
+impl<'a> Planning<'a> {
+    fn of(inputs: Inputs<'a>, assessed: impl IntoIterator<Item = (&'a PodUid, &'a Assessment)>) -> Self {
+        let instances = &inputs.snapshot.instances;
+        let participant = |(pod, assessment): (&'a PodUid, &'a Assessment)| {
+            let instance = instances.get(pod).filter(|instance| instance.populated)?;
+            Some(Participant {
+                instance,
+                assessment,
+                placement: thread_placement(instance, assessment.must_float),
+            })
+        };
+        Self {
+            inputs,
+            participants: assessed.into_iter().filter_map(participant).collect(),
+            lists: SharedLists::of(inputs.snapshot, inputs.facts.totals()),
+            restrictions: outside_units::restrict(inputs.snapshot, inputs.facts),
+            plan: Plan::default(),
+        }
+    }
+
+    /// Changes of records; whether there are any. Then only threads that must float are moved, also if the record cannot be written.
+    fn change_records(&mut self) -> bool {
+        let Inputs { snapshot, policies, .. } = self.inputs;
+        let mut changes = Plan::default();
+        let mut plan = Plan::default();
+        for one in &self.participants {
+            changes.add(
+                one.instance,
+                record_steps(snapshot, policies, one.instance, one.assessment),
+            );
+            if one.assessment.must_float && one.placement == ThreadPlacement::Float {
+                plan.add(one.instance, partition::undo(one.instance));
+            }
+        }
+        if changes.steps.is_empty() {
+            return false;
+        }
+        plan.steps.append(&mut changes.steps);
+        self.plan = plan;
+        true
+    }
+
+    fn remove_abandoned_scopes(&mut self) {
+        self.plan.add_for_node(remove_abandoned(self.inputs.snapshot));
+    }
+
+    fn make_cgroups_and_set_floats(&mut self) {
+        for one in &self.participants {
+            let (instance, float) = (one.instance, one.assessment.float.as_ref());
+            let made = match one.placement {
+                // Leaving may never end, so the list of its float is kept current.
+                ThreadPlacement::Leave => {
+                    let step = instance.float().and_then(|_| set_float(&self.inputs, instance, float));
+                    step.into_iter().collect()
+                }
+                placement => instance.behaviour().make(&self.inputs, instance, placement, float),
+            };
+            self.plan.add(instance, made);
+        }
+    }
+
+    fn leave_cpus(&mut self) {
+        for one in &self.participants {
+            match one.placement {
+                ThreadPlacement::Leave => self
+                    .plan
+                    .add(one.instance, one.instance.behaviour().leave(one.instance)),
+                ThreadPlacement::Float => self.plan.add(one.instance, partition::undo(one.instance)),
+                ThreadPlacement::Hold => {}
+            }
+        }
+    }
+
+    fn restrict_outside_units(&mut self) {
+        self.plan.add_for_node(self.restrictions.iter().cloned());
+    }
+
+    fn narrow_shared_lists_for_others(&mut self) {
+        self.plan.add_for_node(self.lists.give_up());
+    }
+
+    fn widen_shared_lists(&mut self) {
+        self.plan.add_for_node(self.lists.widen());
+    }
+
+    fn keep_workers_off(&mut self) {
+        let closed = self.inputs.facts.totals().cpus(Of::Root);
+        let workers = self.inputs.snapshot.slice.workers.as_ref();
+        let changes = workers.is_some_and(|workers| super::workers::are_to_change(workers, closed));
+        self.plan
+            .add_for_node(changes.then(|| Step::KeepWorkersOff(closed.clone())));
+    }
+
+    fn take_cpus(&mut self) {
+        let holding = self
+            .participants
+            .iter()
+            .filter(|one| one.placement == ThreadPlacement::Hold);
+        // Those that need no other CPUs come first: they give up what the others are to have.
+        let (giving, taking): (Vec<_>, Vec<_>) = holding.partition(|one| one.instance.needed().is_empty());
+        for one in giving.into_iter().chain(taking) {
+            let wait = self.wait_of(one);
+            self.plan
+                .waits
+                .extend(wait.map(|wait| (one.instance.record.pod.clone(), wait)));
+            // Its own lists and threads go as far as the kernel lets them while the list above grows.
+            if matches!(wait, None | Some(Wait::ListAbove)) {
+                self.plan.add(
+                    one.instance,
+                    one.instance.behaviour().hold(self.inputs.facts, one.instance),
+                );
+            }
+        }
+    }
+
+    /// What an instance that is to have its CPUs waits for.
+    fn wait_of(&self, one: &Participant<'_>) -> Option<Wait> {
+        let instance = one.instance;
+        let above = instance.above();
+        if let Some(other) = &one.assessment.blocked {
+            return Some(Wait::OtherInstance { leaves: other.passes });
+        }
+        if !instance.record.has_partition() {
+            return (!self.restrictions.is_empty()).then_some(Wait::OutsideUnits);
+        }
+        if !instance.needed().is_disjoint(self.lists.remaining(above.other())) {
+            return Some(Wait::ListBeside);
+        }
+        self.lists.must_widen(above).then_some(Wait::ListAbove)
+    }
+
+    fn narrow_shared_lists(&mut self) {
+        self.plan.add_for_node(self.lists.narrow());
+    }
+
+    fn restore_outside_units(&mut self) {
+        let snapshot = self.inputs.snapshot;
+        self.plan
+            .add_for_node(outside_units::restore(snapshot, self.inputs.facts));
+        self.plan
+            .add_for_node(snapshot.outside_gone.iter().cloned().map(Step::Unrecord));
+    }
+
+    fn set_limits(&mut self) {
+        let totals = self.inputs.facts.totals();
+        self.plan.add_for_node(limits::slice(self.inputs.snapshot, totals));
+        for one in &self.participants {
+            let instance = one.instance;
+            if one.placement != ThreadPlacement::Leave {
+                self.plan.add(instance, limits::scope(instance));
+            }
+            if instance.record.phase == Phase::Registered && !limits::huge_pages_are_limited(instance) {
+                self.plan.waits.insert(instance.record.pod.clone(), Wait::HugePages);
+            }
+        }
+    }
+
+    fn remove_containers_cgroups(&mut self) {
+        let staying = self
+            .participants
+            .iter()
+            .filter(|one| one.placement != ThreadPlacement::Leave);
+        staying.for_each(|one| self.plan.add(one.instance, remove_below(one.instance)));
+    }
+
+    fn enter_phases(&mut self) {
+        let busy: BTreeSet<PodUid> = self
+            .plan
+            .steps
+            .iter()
+            .filter_map(|planned| planned.pod.clone())
+            .collect();
+        for one in &self.participants {
+            let (instance, pod) = (one.instance, &one.instance.record.pod);
+            let enters = match instance.record.phase {
+                // Its vCPU threads float: an attach fails then, and nobody is told that they are isolated.
+                Phase::Attaching => one.placement == ThreadPlacement::Hold,
+                _ => one.placement != ThreadPlacement::Leave,
+            };
+            let is_ready = enters && !busy.contains(pod) && !self.plan.waits.contains_key(pod);
+            if let Some(phase) = next_phase(instance).filter(|_| is_ready) {
+                self.plan
+                    .add(instance, vec![Step::Enter(instance.scope().clone(), phase)]);
+            }
+        }
+    }
 }
 
 /// The phase an instance enters when no other step remains for it.
 fn next_phase(instance: &Instance) -> Option<Phase> {
     match instance.record.phase {
-        // Nothing of the container is moved to float first.
-        Phase::Registered | Phase::Floating if instance.is_container() => Some(Phase::Attaching),
-        Phase::Registered => instance
-            .float()
-            .filter(|float| !float.cpus.is_empty() && instance.strays.is_empty())
-            .map(|_| Phase::Floating),
-        Phase::Attaching if instance.record.partition == Partition::Member => Some(Phase::Pinned),
-        Phase::Attaching => Some(Phase::Isolated),
+        Phase::Registered | Phase::Floating => instance.behaviour().next_phase(instance),
+        Phase::Attaching if instance.record.has_partition() => Some(Phase::Isolated),
+        Phase::Attaching => Some(Phase::Pinned),
         Phase::Pinned if is_made(instance) => Some(Phase::Isolated),
         _ => None,
     }
@@ -305,25 +407,19 @@ fn next_phase(instance: &Instance) -> Option<Phase> {
 fn is_made(instance: &Instance) -> bool {
     let kind = instance.record.partition;
     let has_it = |vcpu: &super::ThreadedCgroup| vcpu.partition == kind.name();
-    kind != Partition::Member && instance.vcpu().is_some_and(has_it)
+    instance.record.has_partition() && instance.vcpu().is_some_and(has_it)
 }
 
-struct Steps(Vec<Planned>);
-
-impl Steps {
-    fn of(&mut self, instance: &Instance, steps: Vec<Step>) {
+impl Plan {
+    fn add(&mut self, instance: &Instance, steps: Vec<Step>) {
         let pod = Some(instance.record.pod.clone());
-        self.0
+        self.steps
             .extend(steps.into_iter().map(|step| Planned { pod: pod.clone(), step }));
     }
 
-    fn shared(&mut self, steps: Vec<Step>) {
-        self.0.extend(steps.into_iter().map(|step| Planned { pod: None, step }));
-    }
-
-    /// The instances that have a step.
-    fn busy(&self) -> BTreeSet<PodUid> {
-        self.0.iter().filter_map(|planned| planned.pod.clone()).collect()
+    fn add_for_node(&mut self, steps: impl IntoIterator<Item = Step>) {
+        self.steps
+            .extend(steps.into_iter().map(|step| Planned { pod: None, step }));
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) fn restrict(snapshot: &Snapshot, facts: &Derived) -> Vec<Step> {
     }
     // What is in place runs in its pod's own cgroup.
     let mut of_pods: BTreeMap<&str, CpuSet> = BTreeMap::new();
-    for instance in snapshot.live().filter(|instance| instance.is_in_place()) {
+    for instance in snapshot.live() {
         if let Some(level) = &instance.pod_level {
             let own = of_pods.entry(level.path.name()).or_default();
             own.union_with(&instance.record.exclusive);

@@ -37,20 +37,12 @@ pub(super) fn record_steps(
             own: own.clone(),
         }];
     }
-    // A whole container has CPUs that steliad chose in its partition alone.
-    let contain = |why| {
-        if record.is_container() && record.allocation.is_some() {
-            vec![Step::Enter(scope(), Phase::Leaving)]
-        } else {
-            vec![Step::RecordPinned(scope(), why)]
-        }
-    };
     if let Some(why) = forbidden_by_now(snapshot, policies, record) {
-        return contain(why);
+        return vec![instance.behaviour().without_partition(instance, why)];
     }
-    let asks = matches!(record.phase, Phase::Attaching | Phase::Pinned) && record.partition != Partition::Member;
+    let asks = matches!(record.phase, Phase::Attaching | Phase::Pinned) && record.has_partition();
     if asks && instance.refusals >= MAX_PARTITION_REFUSALS {
-        return contain(PinnedReason::Refused);
+        return vec![instance.behaviour().without_partition(instance, PinnedReason::Refused)];
     }
     if let Some(partition) = retry(snapshot, policies, instance).filter(|_| !assessment.must_float) {
         return vec![Step::Retry(scope(), partition)];
@@ -72,11 +64,7 @@ pub(super) fn record_steps(
     if let Some(vcpus) = repinned(instance) {
         return vec![Step::Place(scope(), vcpus, record.partition)];
     }
-    // Who pins the vCPUs of such a container does so again.
-    if record.is_container() && record.keeps_pins() {
-        return Vec::new();
-    }
-    if !record.phase.has_vcpus() || !record.vcpus.iter().any(misplaced) {
+    if instance.behaviour().leaves_pins(record) || !record.phase.has_vcpus() || !record.vcpus.iter().any(misplaced) {
         return Vec::new();
     }
     let placement = place(

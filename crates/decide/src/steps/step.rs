@@ -5,9 +5,11 @@ use stelia_kernel::cgroup::{CgroupPath, File, Limits};
 use stelia_kubelet::PodUid;
 use stelia_model::PinnedReason;
 use stelia_model::record::{Phase, Record, VcpuThread};
-use stelia_settings::{Partition, TreeHome};
+use stelia_settings::Partition;
 
-/// One change to the system. Each is idempotent. `docs/architecture.md`, "A step", has what to touch for a new one.
+use crate::home::Above;
+
+/// One change to the system. Each is idempotent. A new one is planned here, worded in `words.rs`, and taken in `src/engine/apply.rs`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Create a cgroup.
@@ -156,15 +158,15 @@ impl Step {
     /// Whether an instance waits for a step of this subject. A partition needs its CPUs in the list of the slice, or in place of
     /// kubepods; a pinned instance needs the units outside restricted. Without the slice's controllers there are no limits of
     /// huge pages.
-    pub fn is_needed(subject: &str, partition: Partition, home: TreeHome) -> bool {
+    pub fn is_needed(subject: &str, partition: Partition, above: Above) -> bool {
         let of_slice = |file: File| subject == format!("/{SLICE}/{}", file.name());
         let of_pods = || subject.starts_with("/kubepods") && subject.ends_with(File::CpusExclusive.name());
-        let of_partition = match (partition, home) {
+        let of_partition = match (partition, above) {
             (Partition::Member, _) => !subject.contains(SLICE) && subject != WORKERS && !of_pods(),
-            (_, TreeHome::InPlace) => of_pods(),
-            (_, TreeHome::Slice) => of_slice(File::CpusExclusive),
+            (_, Above::Kubepods) => of_pods(),
+            (_, Above::Slice) => of_slice(File::CpusExclusive),
         };
-        of_partition || home == TreeHome::Slice && of_slice(File::SubtreeControl)
+        of_partition || above == Above::Slice && of_slice(File::SubtreeControl)
     }
 
     /// The unit, where systemd takes the step. The engine does not wait for its answer.

@@ -9,7 +9,7 @@ use stelia_kernel::proc::TaskId;
 use stelia_kubelet::PodUid;
 use stelia_settings::{Isolation, Partition, PlacementPolicy, QuietRequest, TreeHome};
 
-use super::{Adopted, Phase, Record, UNPINNED, VcpuThread};
+use super::{Adopted, Home, Phase, Record, UNPINNED, VcpuThread};
 
 /// Version of the attributes' meaning. A scope with an unknown version is left alone.
 const SCHEMA: &str = "1";
@@ -184,13 +184,11 @@ impl Record {
         // Plain strings, numbers and lists: it cannot fail.
         let text = |allocation| serde_json::to_string(allocation).ok();
         // What an instance in stelia.slice leaves out stays a part of the format, whatever the setting's default is.
-        let home = (self.home != TreeHome::Slice).then(|| self.home.name().to_owned());
+        let home = (self.home != Home::Scope).then(|| self.home.tree().name().to_owned());
+        let container = (self.home == Home::Container).then(|| self.home.isolation().name().to_owned());
         let optional = [
             ("tree", home),
-            (
-                "isolation",
-                self.is_container().then(|| self.isolation.name().to_owned()),
-            ),
+            ("isolation", container),
             ("adopted", self.adopted.as_ref().map(adopted_text)),
             ("allocation", self.allocation.as_ref().and_then(text)),
             ("pod-pool", self.pod_pool.as_ref().map(CpuSet::to_string)),
@@ -233,16 +231,15 @@ impl Record {
         let allocation = is_allocated
             .then(|| field(attributes, "allocation", |text| serde_json::from_str(text).ok()))
             .transpose()?;
-        let home = optional(attributes, "tree", TreeHome::parse)?.unwrap_or(TreeHome::Slice);
+        let tree = optional(attributes, "tree", TreeHome::parse)?.unwrap_or(TreeHome::Slice);
         let isolation = optional(attributes, "isolation", Isolation::parse)?.unwrap_or_default();
         let partition = field(attributes, "partition", Partition::parse)?;
-        // No other partition is made of a whole container: see `partition_kind` in the crate `stelia-decide`.
-        if isolation == Isolation::Container && (home != TreeHome::InPlace || partition == Partition::Isolated) {
-            return Err(RecordError::Attribute("isolation"));
-        }
+        // No isolated partition is made of a whole container: see `home/container.rs` in the crate `stelia-decide`.
+        let home = Home::parse(tree, isolation)
+            .filter(|home| *home != Home::Container || partition != Partition::Isolated)
+            .ok_or(RecordError::Attribute("isolation"))?;
         Ok(Self {
             home,
-            isolation,
             adopted: attributes.get("adopted").map(|text| adopted(text)),
             allocation,
             pod_pool: optional(attributes, "pod-pool", |text| text.parse().ok())?,
@@ -253,7 +250,7 @@ impl Record {
             pod: field(attributes, "pod-uid", |text| PodUid::parse(text).ok())?,
             container: field(attributes, "container", |text| Some(text.to_owned()))?,
             origin: field(attributes, "origin", CgroupPath::parse)?,
-            anchor: field(attributes, "anchor", |text| match (text, home) {
+            anchor: field(attributes, "anchor", |text| match (text, tree) {
                 ("", TreeHome::InPlace) => Some(None),
                 _ => Some(Some(task(text)?)),
             })?,

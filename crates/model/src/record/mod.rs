@@ -1,6 +1,7 @@
 #![doc = include_str!("README.md")]
 
 mod encoding;
+mod home;
 mod place;
 #[cfg(any(test, feature = "testing"))]
 #[allow(clippy::unwrap_used)]
@@ -20,9 +21,10 @@ use stelia_kernel::cgroup::CgroupPath;
 use stelia_kernel::proc::TaskId;
 use stelia_koordinator::allocator::{Allocation, Qos};
 use stelia_kubelet::PodUid;
-use stelia_settings::{Isolation, Partition, PlacementPolicy, QuietRequest, TreeHome};
+use stelia_settings::{Partition, PlacementPolicy, QuietRequest};
 
 pub use encoding::{RecordError, SCHEMA_ATTRIBUTE, is_prop_name};
+pub use home::Home;
 pub use place::RecordPlace;
 pub use tree::{IN_PLACE, Tree};
 pub use vcpu::Vcpu;
@@ -96,10 +98,8 @@ pub struct Record {
     pub container: String,
     /// The container's own cgroup below kubepods.
     pub origin: CgroupPath,
-    /// Where its cgroups are.
-    pub home: TreeHome,
-    /// Who has its exclusive CPUs. With [`Isolation::Container`] it is in place.
-    pub isolation: Isolation,
+    /// Where it lives.
+    pub home: Home,
     /// The sleeping process that stays in the origin and keeps the container's cgroup alive; `None` where nothing leaves it.
     pub anchor: Option<TaskId>,
     /// `None` where the pod registered itself.
@@ -163,7 +163,7 @@ impl Record {
     /// The record with these CPUs as the container's own. Where others pin the vCPUs, those that no vCPU is pinned to are spare.
     #[must_use]
     pub fn with_own(mut self, own: CpuSet) -> Self {
-        let keeps = self.keeps_pins() && !self.is_container();
+        let keeps = self.keeps_pins() && self.home != Home::Container;
         let pins: Option<CpuSet> = self.vcpus.iter().map(|thread| thread.cpu).collect();
         let pins = pins.filter(|pins| keeps && self.allocation.is_none() && !pins.is_empty() && pins.is_subset(&own));
         self.exclusive = pins.unwrap_or_else(|| own.clone());
@@ -176,9 +176,9 @@ impl Record {
         self.adopted.as_ref().is_some_and(|adopted| adopted.keeps)
     }
 
-    /// Whether the container's own cgroup is its partition.
-    pub fn is_container(&self) -> bool {
-        self.isolation == Isolation::Container
+    /// Whether its CPUs are to be a partition. Else it is pinned at most.
+    pub fn has_partition(&self) -> bool {
+        self.partition != Partition::Member
     }
 
     /// The class, where steliad's own allocator decides; `None` where kubelet chose the CPUs.

@@ -119,8 +119,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::testing;
-    use stelia_settings::TreeHome;
+    use crate::record::{Home, testing};
 
     const POD: &str = "/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice";
 
@@ -180,7 +179,7 @@ mod tests {
             ..in_place(&own)
         };
         let in_a_scope = Record {
-            home: TreeHome::Slice,
+            home: Home::Scope,
             anchor: testing::record().anchor,
             ..in_place(&own)
         };

@@ -7,9 +7,9 @@ use stelia_cpus::CpuSet;
 use stelia_kernel::cgroup::CgroupPath;
 use stelia_kernel::proc::TaskId;
 use stelia_kubelet::PodUid;
-use stelia_settings::{Isolation, LatencyLevel, Partition, PlacementPolicy, QuietRequest, TreeHome};
+use stelia_settings::{LatencyLevel, Partition, PlacementPolicy, QuietRequest};
 
-use crate::record::{Adopted, Phase, Record, VcpuThread};
+use crate::record::{Adopted, Home, Phase, Record, VcpuThread};
 
 /// One of kubelet's CPUs.
 pub fn record() -> Record {
@@ -17,8 +17,7 @@ pub fn record() -> Record {
         pod: PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap(),
         container: "instance".into(),
         origin: CgroupPath::parse("/kubepods.slice/x.scope").unwrap(),
-        home: TreeHome::Slice,
-        isolation: Isolation::Vcpus,
+        home: Home::Scope,
         anchor: Some(TaskId { id: 40, start: 400 }),
         adopted: None,
         exclusive: "2-3".parse().unwrap(),
@@ -71,7 +70,7 @@ pub fn allocated() -> Record {
 /// The same where the cgroups are in the container's own.
 pub fn in_place() -> Record {
     Record {
-        home: TreeHome::InPlace,
+        home: Home::InPlace,
         anchor: None,
         ..record()
     }

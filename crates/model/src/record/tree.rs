@@ -2,9 +2,9 @@
 
 use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups};
 use stelia_kernel::containers::container_scope;
-use stelia_settings::{Isolation, TreeHome};
+use stelia_settings::Isolation;
 
-use crate::record::{Record, RecordPlace};
+use crate::record::{Home, Record, RecordPlace};
 
 /// The cgroups of an instance in a scope: for everything except vCPU threads, and for these.
 const IN_SCOPE: [&str; 2] = ["float", "vcpu"];
@@ -30,9 +30,9 @@ impl Tree {
     /// Where the cgroups of an instance with this record are.
     pub fn of(record: &Record) -> Self {
         match record.home {
-            TreeHome::InPlace if record.is_container() => Self::of_container(record.origin.clone()),
-            TreeHome::Slice => Self::in_scope(CgroupPath::slice().child(&record.pod.scope())),
-            TreeHome::InPlace => Self::in_place(record.origin.clone()),
+            Home::Scope => Self::in_scope(CgroupPath::slice().child(&record.pod.scope())),
+            Home::InPlace => Self::in_place(record.origin.clone()),
+            Home::Container => Self::of_container(record.origin.clone()),
         }
     }
 
@@ -89,6 +89,12 @@ impl Tree {
     /// The outermost cgroup that is the instance's alone: its scope, or in place the container's.
     pub fn outer(&self) -> &CgroupPath {
         &self.outer
+    }
+
+    /// The pod's cgroup, which is above that; `None` in a scope.
+    pub fn pod(&self) -> Option<CgroupPath> {
+        let parent = self.outer.parent()?;
+        (parent != CgroupPath::slice()).then_some(parent)
     }
 
     /// Where the record is.

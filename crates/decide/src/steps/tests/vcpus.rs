@@ -1,6 +1,6 @@
 //! Where vCPU threads and everybody else run.
 
-use stelia_settings::Isolation;
+use stelia_model::record::Home;
 
 use super::*;
 use crate::Level;
@@ -13,7 +13,7 @@ fn a_whole_container_without_a_partition_leaves_where_steliad_chose_its_cpus() {
     attach(&mut snapshot, Partition::Isolated, &[Some(2), Some(3)]);
     let instance = snapshot.first_mut();
     instance.refusals = MAX_PARTITION_REFUSALS;
-    instance.record.isolation = Isolation::Container;
+    instance.record.home = Home::Container;
     instance.record.allocation = stelia_model::record::testing::allocated().allocation;
     let scope = instance.scope().clone();
     assert_eq!(steps(&snapshot), [Step::Enter(scope.clone(), Phase::Leaving)]);
