@@ -54,16 +54,11 @@ impl EngineState {
             let assessment = self.picture.assess(&self.settings.policies, pod, now);
             assessed.extend(assessment.map(|assessment| (pod.clone(), assessment)));
         }
-        let plan = self.plan(&assessed, shared);
-        for (pod, wait) in &plan.waits {
-            assessed
-                .entry(pod.clone())
-                .and_modify(|assessment| assessment.wait = Some(*wait));
-        }
         self.view_writer
             .show(&mut self.picture, &self.settings.policies, &assessed, &gone);
         self.instance_log.instances(&self.picture, &assessed, &gone);
         assessed.retain(|pod, _| !self.retries.instances.rests(pod));
+        let plan = self.plan(&assessed, shared);
         let settled = self.take(plan, &assessed, now);
         let settled = settled.into_iter().chain(gone.into_iter().map(Some));
         self.answer(settled.chain(self.resting(&whom)).collect());
@@ -198,14 +193,10 @@ impl EngineState {
     /// The steps for these instances and those that all share, without any that rests or is under way.
     fn plan(&mut self, assessed: &BTreeMap<PodUid, Assessment>, shared: bool) -> Plan {
         let (snapshot, policies) = (&self.picture.snapshot, &self.settings.policies);
-        let planned: Vec<_> = assessed
-            .iter()
-            .filter(|(pod, _)| !self.retries.instances.rests(pod))
-            .collect();
-        if planned.is_empty() && !shared {
+        if assessed.is_empty() && !shared {
             return Plan::default();
         }
-        let Plan { mut steps, waits } = plan_for(snapshot, &self.picture.facts, policies, planned);
+        let Plan { mut steps, waits } = plan_for(snapshot, &self.picture.facts, policies, assessed);
         let shared = steps.iter().filter(|planned| planned.pod.is_none());
         let subjects: BTreeSet<String> = shared.map(|planned| planned.step.subject()).collect();
         self.retries.shared.keep(|subject| subjects.contains(subject));

@@ -15,7 +15,7 @@ use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
 use super::float::{until_attached, with_spare};
 use super::home::float_cpus;
 use super::partition_kind::pinned;
-use super::steps::{Inputs, ThreadPlacement, Wait, course_of, must_float, thread_placement};
+use super::steps::{Inputs, ThreadPlacement, course_of, must_float, thread_placement};
 use super::totals::{Of, Totals};
 use super::{Instance, Snapshot, allocator};
 
@@ -57,8 +57,6 @@ pub struct Assessment {
     pub must_float: bool,
     /// Other instances' cgroups still have CPUs that it is to have; `None` where its vCPU threads float anyway.
     pub blocked: Option<Blocked>,
-    /// What it waits for by the last plan.
-    pub wait: Option<Wait>,
     /// The CPUs it is to float on; `None` while its float keeps what it has.
     pub float: Option<CpuSet>,
     /// What decided it.
@@ -145,7 +143,6 @@ impl Assessment {
             pinned: pinned(snapshot, policies, instance),
             must_float,
             degraded: Vec::new(),
-            wait: None,
             entitlement,
             eviction,
             blocked,

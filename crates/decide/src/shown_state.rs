@@ -25,10 +25,6 @@ pub fn shown_state(record: &Record, assessment: &Assessment) -> State {
 pub fn not_isolated(instance: &Instance, assessment: &Assessment) -> Option<Reason> {
     let record = &instance.record;
     let of = |code, text: String| Some(Reason::of(&record.pod, code, text));
-    let until = |text: &str| match assessment.wait {
-        Some(wait) => format!("{text}: {}", wait.text()),
-        None => text.to_owned(),
-    };
     match shown_state(record, assessment) {
         State::Isolated | State::Evicted | State::Releasing => None,
         State::Shared => {
@@ -45,10 +41,10 @@ pub fn not_isolated(instance: &Instance, assessment: &Assessment) -> Option<Reas
         State::Waiting => match record.phase {
             _ if !instance.tree.has_float() => of(
                 ReasonCode::NoPartitionYet,
-                until("the container's partition is not made yet"),
+                "the container's partition is not made yet".to_owned(),
             ),
-            Phase::Registered => of(ReasonCode::Starting, until("its processes are being moved")),
-            Phase::Attaching => of(ReasonCode::Pinning, until("its vCPU threads are being pinned")),
+            Phase::Registered => of(ReasonCode::Starting, "its processes are being moved".to_owned()),
+            Phase::Attaching => of(ReasonCode::Pinning, "its vCPU threads are being pinned".to_owned()),
             _ => of(
                 ReasonCode::NoVcpus,
                 "no vCPU threads attached; the runner retries every 5 s".to_owned(),

@@ -1,8 +1,8 @@
 #![doc = include_str!("../README.md")]
 //!
-//! A command is in the folder of its group of the help, in a module of its name. Most have `gather`, which asks the daemon or reads the
-//! node's files and returns a value that serializes; `shared/output/` prints it as JSON, or as the text that the value renders. What is
-//! promised comes from the daemon, threads come from the kernel, so that `show` compares the two.
+//! A command is in the folder of its group of the help, in a module of its name. Those that look have `gather`, which asks the daemon or
+//! reads the node's files and returns a value that serializes; `shared/output/` prints it as JSON, or as the text that the value renders. What is
+//! promised comes from the daemon, threads come from the kernel, and `verify` compares the two.
 //!
 //! It is a library so that tests reach the command line and the checks; it has no stable interface.
 
@@ -71,7 +71,7 @@ async fn run(
             ..
         } => output_options.print(&doctor::read_state_file(file, root, &Pods::by_logs(root))),
         Command::Doctor { verbose, .. } => {
-            // Not started for it: it may be what is unfit.
+            // doctor does not start the daemon, which may be the fault.
             let told = async { client().await?.describe().await }.await;
             output_options.print(&doctor::gather(root, told, *verbose).await)
         }
@@ -131,14 +131,16 @@ async fn run(
         }
         Command::Ledger(asked) => ledger::run(asked, client, roots, output_options).await,
         Command::Noise(selection) => output_options.print(&noise::gather(&client().await?, roots, selection).await?),
-        Command::Reconcile { dry_run } => output_options.print(&reconcile::gather(&client().await?, *dry_run).await?),
+        Command::Reconcile { dry_run } => {
+            output_options.print(&reconcile::reconcile(&client().await?, *dry_run).await?)
+        }
         Command::Rebalance { vm, dry_run, deadline } => {
-            output_options.print(&rebalance::gather(&client().await?, vm.as_deref(), *deadline, *dry_run).await?)
+            output_options.print(&rebalance::rebalance(&client().await?, vm.as_deref(), *deadline, *dry_run).await?)
         }
         Command::Resize { vm, cpus, dry_run } => {
-            output_options.print(&resize::gather(&client().await?, vm, *cpus, *dry_run).await?)
+            output_options.print(&resize::resize(&client().await?, vm, *cpus, *dry_run).await?)
         }
-        Command::Release { vm } => output_options.print(&release::gather(&client().await?, vm).await?),
+        Command::Release { vm } => output_options.print(&release::release(&client().await?, vm).await?),
         Command::Top {
             selection,
             count,
@@ -155,6 +157,9 @@ async fn run(
     }
 }
 
+/// What fits on every terminal.
+const MIN_TERMINAL_LINES: usize = 24;
+
 /// Prints the outcome and turns it into the exit code.
 fn finish(outcome: Result<String, Failure>, paged: bool) -> ExitCode {
     let (text, failure) = match outcome {
@@ -167,8 +172,10 @@ fn finish(outcome: Result<String, Failure>, paged: bool) -> ExitCode {
     let Some(failure) = failure else {
         return ExitCode::SUCCESS;
     };
-    // Who reads a terminal has it in the summary.
-    if !io::stdout().is_terminal() || !output::has_sentence(&text, &failure.to_string()) {
+    // On a terminal the summary already says it, unless a pager was left before its end.
+    let fits = text.lines().count() < MIN_TERMINAL_LINES;
+    let is_seen = fits && io::stdout().is_terminal() && io::stderr().is_terminal();
+    if !is_seen || !output::has_sentence(&text, &failure.to_string()) {
         output::note(&failure.to_string());
     }
     let _ = failure.fix().map(|fix| writeln!(io::stderr(), "fix: {fix}"));

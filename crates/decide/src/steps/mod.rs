@@ -124,17 +124,6 @@ impl Wait {
     pub fn others_end_it(self) -> bool {
         !matches!(self, Self::OtherInstance { leaves: false } | Self::ListBeside)
     }
-
-    /// In words, as the end of a sentence.
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::OtherInstance { .. } => "another VM is still on its CPUs",
-            Self::ListBeside => "its CPUs are still in an exclusive list of cgroups whose record cannot be used",
-            Self::ListAbove => "its CPUs are not in the exclusive list of the cgroup above it yet",
-            Self::OutsideUnits => "other units are still on its CPUs",
-            Self::HugePages => "its scope has no limits of huge pages yet",
-        }
-    }
 }
 
 /// What a plan is made from.

@@ -88,7 +88,7 @@ fn is_up_to_kubelet(description: &Description) -> bool {
 ///
 /// # Errors
 /// The daemon refuses, or the connection ends.
-pub(crate) async fn gather(
+pub(crate) async fn rebalance(
     client: &Client,
     vm: Option<&str>,
     deadline_s: u32,

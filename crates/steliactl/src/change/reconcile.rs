@@ -25,7 +25,7 @@ pub(crate) struct Reconciled {
 ///
 /// # Errors
 /// The daemon refuses or does not answer.
-pub(crate) async fn gather(client: &Client, dry_run: bool) -> Result<Reconciled, Failure> {
+pub(crate) async fn reconcile(client: &Client, dry_run: bool) -> Result<Reconciled, Failure> {
     Ok(Reconciled {
         report: client.reconcile(dry_run).await?,
         described: client.describe().await.ok(),
@@ -79,7 +79,7 @@ impl Render for Reconciled {
     /// What remains wrong and which VMs wait, each reason once, the changes of a dry run, and the summary.
     fn text(&self, style: TextStyle) -> String {
         let pods = self.described.as_ref().map(Pods::of).unwrap_or_default();
-        let wrong = reasons(&self.report).map(|(uid, _, reason)| (pods.get(uid), ("FAIL", Meaning::Broken), reason));
+        let wrong = reasons(&self.report).map(|(uid, _, reason)| (pods.get(uid), ("WARN", Meaning::Attention), reason));
         let vms = self
             .described
             .iter()
@@ -92,7 +92,7 @@ impl Render for Reconciled {
             });
         let left: Vec<(Pod, _, Reason)> = wrong.chain(waiting).collect();
         // A VM that waits may have started a moment ago.
-        let is_something_wrong = left.iter().any(|(_, (label, _), _)| *label == "FAIL");
+        let is_something_wrong = left.iter().any(|(_, (label, _), _)| *label == "WARN");
         let mut text = String::new();
         for ((label, reason), mut pods) in group_by_key(left.iter().map(|(pod, label, reason)| ((*label, reason), pod)))
         {

@@ -29,7 +29,7 @@ impl Render for Released {
 
 /// # Errors
 /// No such VM, or the daemon refuses.
-pub(crate) async fn gather(client: &Client, vm: &str) -> Result<Released, Failure> {
+pub(crate) async fn release(client: &Client, vm: &str) -> Result<Released, Failure> {
     let (pod, cpus) = client.deregister(vm).await?;
     Ok(Released(pod, cpus))
 }

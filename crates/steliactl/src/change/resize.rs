@@ -66,7 +66,7 @@ impl Render for Resized {
 ///
 /// # Errors
 /// There is no such VM, the daemon refuses, or the guest does not unplug vCPUs.
-pub(crate) async fn gather(client: &Client, vm: &str, cpus: u32, dry_run: bool) -> Result<Resized, Failure> {
+pub(crate) async fn resize(client: &Client, vm: &str, cpus: u32, dry_run: bool) -> Result<Resized, Failure> {
     let pod = client.find(vm).await?.pod;
     let instance = read(client, &pod).await?;
     if instance.allocation.is_none() {
@@ -104,7 +104,7 @@ fn by_kubelet(pod: Pod, instance: &Instance, cpus: u32, dry_run: bool) -> Resize
 /// The instance as the daemon describes it.
 async fn read(client: &Client, pod: &Pod) -> Result<Arc<Instance>, Failure> {
     let found = client.describe().await?.node.instances.remove(pod.pod_uid.as_str());
-    found.ok_or_else(|| Failure::NoSuchInstance(format!("{pod} is no VM any more")))
+    found.ok_or_else(|| Failure::NoSuchInstance(format!("{pod} is no longer a VM")))
 }
 
 /// Waits until the instance has these CPUs. The daemon answers before it shows what it does.

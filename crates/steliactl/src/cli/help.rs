@@ -1,4 +1,4 @@
-//! What `-h`, `--help` and steliactl(1) say beside the options: the commands by groups, and examples of each.
+//! What `-h`, `--help` and steliactl(1) say besides the options: the commands by groups, and examples of each.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};

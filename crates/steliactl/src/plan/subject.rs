@@ -44,7 +44,7 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, Box<Rej
         }
         read => (read, Vec::new()),
     };
-    // Without a note it runs, with what it read when it started.
+    // No note means that kubelet is running, with what it read when it started.
     let no_start = match notes.as_slice() {
         [] => "kubelet runs, but would not start again: ",
         _ => "kubelet would not start: ",
@@ -58,7 +58,7 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, Box<Rej
     })?;
     let folder = below(root, &config.root_dir);
     let read = KubeletFiles::read(root, &folder);
-    // Of another schema than is known, one keeps kubelet from nothing.
+    // A file of an unknown schema does not keep kubelet from starting.
     let damaged = read
         .unusable(&config, version)
         .find(|(_, unusable)| unusable.is_damaged);

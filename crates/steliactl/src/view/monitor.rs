@@ -134,9 +134,13 @@ impl Event {
     }
 }
 
-/// What is wrong already: the node's problems, and VMs in trouble.
-fn present(described: &Description) -> impl Iterator<Item = Event> {
-    let problems = described.problems.iter().map(Event::of_problem);
+/// What is wrong already: the node's problems, unless only VMs are watched, and VMs in trouble.
+fn present(described: &Description, has_node: bool) -> impl Iterator<Item = Event> {
+    let problems = described
+        .problems
+        .iter()
+        .filter(move |_| has_node)
+        .map(Event::of_problem);
     let vms = described.node.instances.iter().filter(|(_, vm)| is_in_trouble(vm));
     let vms = vms.map(|(uid, vm)| {
         let reasons: Vec<&str> = reasons(vm).map(|reason| reason.text.as_str()).collect();
@@ -194,7 +198,7 @@ pub(crate) async fn run(client: &Client, selection: &Selection, form: Form) -> R
                 .collect();
             if appeared && !form.is_data() {
                 selection.retain(&mut described);
-                events.extend(present(&described));
+                events.extend(present(&described, selection.is_all()));
                 events.push(Event::of_node("watching for changes", Value::Null));
             }
             for event in events {
@@ -300,7 +304,7 @@ mod tests {
         let mut described = crate::shared::daemon::node::testing::node();
         described.problems = vec![Reason::of_node(ReasonCode::NotWatched, "no watch is left")];
         let pods = Pods::of(&described);
-        let lines = present(&described).map(|event| event.written(TIME, Form::Text, &pods).unwrap().unwrap());
+        let lines = present(&described, true).map(|event| event.written(TIME, Form::Text, &pods).unwrap().unwrap());
         insta::assert_snapshot!(lines.collect::<String>());
     }
 

@@ -92,8 +92,8 @@ pub(super) fn cpus(seen: &Observed) -> CheckResult {
     pass(found)
 }
 
-/// The lists, and the CPUs of what of them is plain, of each `isolcpus=` on the kernel's command line that takes CPUs out of the balancing:
-/// it has the flag domain, or no flag. A flag begins with a letter; the lists `all` and `N` do too.
+/// The CPU lists, joined, of the `isolcpus=` parameters that take CPUs out of load balancing, and the CPUs that they give as plain numbers.
+/// Such a parameter has the flag domain, or no flag. A flag begins with a letter; the lists `all` and `N` do too.
 fn isolcpus_of(cmdline: &str) -> (String, CpuSet) {
     let values = cmdline
         .split_whitespace()

@@ -1,7 +1,7 @@
 //! `doctor`: whether this node is ready for VMs. It needs no daemon. What a running one says is wrong on the node is shown, and not
 //! checked again.
 //!
-//! The seen are read once. A check is a pure function of them.
+//! What is observed is read once. A check is a pure function of it.
 
 mod host;
 mod kubelet;
@@ -154,7 +154,7 @@ pub(crate) struct Examined {
 /// Runs all checks on the node below `root`. `described`: what the daemon says of it.
 pub(crate) async fn gather(root: &Path, described: Result<Description, Failure>, verbose: bool) -> Examined {
     let mut seen = Observed::read(root, described);
-    // It speaks of this host only.
+    // systemctl speaks of this host only.
     if root == Path::new("/") {
         seen.read_units().await;
     }

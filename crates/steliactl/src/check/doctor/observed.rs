@@ -1,4 +1,4 @@
-//! The node's seen: what its files, systemd and the daemon say.
+//! What is observed of the node: what its files, systemd and the daemon say.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -74,7 +74,7 @@ pub(super) struct Observed {
 }
 
 impl Observed {
-    /// Reads the seen that are in files; `root` is `/`.
+    /// Reads what is in files; `root` is `/`.
     pub(super) fn read(root: &Path, described: Result<Description, Failure>) -> Self {
         let (proc, sys) = (root.join("proc"), root.join("sys"));
         let text = |path: &str| {

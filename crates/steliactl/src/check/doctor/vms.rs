@@ -55,7 +55,7 @@ pub(super) fn low_quotas(root: &Path, state: Option<&CpuManagerState>) -> Result
             if own.is_empty() || !entries.values().any(|cpus| *cpus == own) {
                 continue;
             }
-            // With crun a quota is written to both.
+            // With crun a quota is written to the container's cgroup and to its subgroup.
             let subgroup = whole.child(ContainerCgroup::SUBGROUP);
             let cgroup = if cgroups.exists(&subgroup) { subgroup } else { whole };
             let milli = least_limit_milli(&cgroups, container_levels(&cgroup)).map_err(text)?;

@@ -154,7 +154,7 @@ impl All {
 }
 
 /// The last 24 hours.
-pub(crate) fn yesterday() -> Period {
+pub(crate) fn last_24_hours() -> Period {
     (now().saturating_sub(DAY_US), 0)
 }
 
@@ -166,7 +166,7 @@ pub(super) async fn above_guarantee(
     client: &Client,
     selected: Option<&BTreeSet<String>>,
 ) -> Result<Vec<(Pod, String)>, Failure> {
-    let All(all) = LedgerReader::Daemon(client.clone()).all(yesterday()).await?;
+    let All(all) = LedgerReader::Daemon(client.clone()).all(last_24_hours()).await?;
     let has = |one: &&VmAccount| selected.is_none_or(|selected| selected.contains(&one.pod.pod_uid));
     let sums = all.iter().filter(has).map(|one| (one.pod.clone(), one.sums()));
     let broken = sums.filter(|(_, sums)| rows::is_broken(sums));

@@ -115,7 +115,10 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
         VmNoise {
             pod: Pod::of(uid, one),
             exclusive_cpus: one.exclusive.clone(),
-            interrupts_per_second: fired.filter(|_| !one.exclusive.is_disjoint(&online)).map(|_| sum),
+            // Where no CPU is known, none is known to be offline.
+            interrupts_per_second: fired
+                .filter(|_| online.is_empty() || !one.exclusive.is_disjoint(&online))
+                .map(|_| sum),
             interrupts_by_ledger: by_ledger.map(|one| one.devices),
         }
     });

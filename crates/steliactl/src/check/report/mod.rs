@@ -76,8 +76,7 @@ impl Report {
                     failed.push(&failure);
                 }
                 for line in failed {
-                    let fact = line.split_once(": ").map_or(line, |(_, fact)| fact);
-                    if !self.wrong.iter().any(|said| said.contains(fact)) {
+                    if !self.wrong.iter().any(|said| said.ends_with(&format!(": {line}"))) {
                         self.wrong.push(format!("{heading}: {line}"));
                     }
                 }
@@ -127,7 +126,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
     let reader = ledger::LedgerReader::of_node(client, root);
     let verification = reader.verification().await;
     if verification.is_ok() {
-        let accounts = reader.all(ledger::yesterday()).await;
+        let accounts = reader.all(ledger::last_24_hours()).await;
         report.add("ledger", "Ledger of the last 24 hours", accounts);
     }
     report.add("ledger_verify", "Ledger files", verification);

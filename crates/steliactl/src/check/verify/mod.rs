@@ -37,7 +37,7 @@ const REPAIR: &str = "steliactl reconcile";
 const DENIED: [&str; 2] = ["Permission denied", "No such file"];
 /// The time that a VM may wait: a VMM has started by then.
 const MAX_WAIT_US: u64 = 60_000_000;
-/// So often everything is read, at least and at most, while something is found that may pass by itself. Daemon and guest change what is read
+/// How often everything is read again, at least and at most, while a finding may pass by itself. Daemon and guest change what is read
 /// meanwhile: the thread of a vCPU that was unplugged ends before the runner attaches the others.
 const READINGS: [usize; 2] = [3, 5];
 /// Between two readings. Callers that are not root get a former answer of the daemon for up to a second.
@@ -187,7 +187,7 @@ pub(crate) async fn gather(
         // The kernel comes first: a dry run may be what makes the daemon look.
         let checked = kernel::check(&described, roots);
         let preview = client.reconcile(true).await?;
-        let mut all = verified(&described, checked, &preview, demands, output::now());
+        let mut all = one_reading(&described, checked, &preview, demands, output::now());
         reading += 1;
         if all.is_last_reading(&before, reading) {
             break all;
@@ -224,8 +224,8 @@ pub(crate) async fn gather(
     Ok(all)
 }
 
-/// One reading of everything.
-fn verified(
+/// One reading of everything; which VMs are verified is not decided yet.
+fn one_reading(
     described: &Description,
     checked: BTreeMap<String, kernel::Checked>,
     preview: &Map<String, Value>,
@@ -243,7 +243,7 @@ fn verified(
     for (uid, step) in lines_by_pod(preview, "plan") {
         steps.entry(uid).or_default().push(step);
     }
-    // Each is told once: as the daemon shows it, as its dry run found it, which reads the kernel too, or as it is in the kernel.
+    // A finding is told once, as the first of these has it: the daemon's state, its dry run, the kernel.
     let unread = checked.iter();
     let unread = unread.filter_map(|(uid, one)| Some(not_checked(uid, one.as_ref().err()?)));
     let of_dry_run =

@@ -240,7 +240,7 @@ fn found(
         .into_iter()
         .map(|(pod, checked)| (pod.to_owned(), checked))
         .collect();
-    let mut verified = verified(described, checked, preview, demands, NOW);
+    let mut verified = one_reading(described, checked, preview, demands, NOW);
     verified.sort_and_mark_verified();
     verified
 }

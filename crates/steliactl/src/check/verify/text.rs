@@ -6,7 +6,7 @@ use super::{Finding, Kind, NODE, Verified};
 use crate::shared::daemon::{Pod, age, whose};
 use crate::shared::output::{Meaning, Render, TextStyle, counted, natural, paragraph, stacked};
 
-/// So many different texts with one code are told one by one; of more the first is told. With `-o wide`, and of the node, each is alone.
+/// If one code has more different texts than this, only the first is printed. With `-o wide`, and of the node, each is printed.
 const MAX_TEXTS: usize = 3;
 
 /// Whom it is about.
@@ -54,13 +54,19 @@ impl Render for Verified {
     fn failure(&self) -> Option<String> {
         let has_node = |one: &Finding| one.fails && one.pod.pod_uid == NODE;
         let node = self.findings.iter().any(has_node).then(|| "the node".to_owned());
-        let vms = Some(self.names().len() as u64).filter(|count| *count > 0);
+        let vms = Some(self.failing().len() as u64).filter(|count| *count > 0);
         let failed: Vec<String> = node.into_iter().chain(vms.map(|count| counted(count, "VM"))).collect();
         (!failed.is_empty()).then(|| format!("failed: {}", failed.join(", ")))
     }
 }
 
 impl Verified {
+    /// The UIDs of the VMs because of which the command fails.
+    fn failing(&self) -> BTreeSet<&str> {
+        let failing = self.findings.iter().filter(|one| one.fails && one.pod.pod_uid != NODE);
+        failing.map(|one| one.pod.pod_uid.as_str()).collect()
+    }
+
     fn lines(&self, same: &[&Finding], style: TextStyle) -> String {
         let Some(first) = same.first() else {
             return String::new();
@@ -92,21 +98,16 @@ impl Verified {
             let until = if is_final { "" } else { "; fails after 60s" };
             text += &format!(" ({}{until})", age(since, self.now));
         }
-        let is_one_fix = same.iter().all(|other| other.fix == first.fix);
-        let each = if is_one_fix { "" } else { " (and so on for each)" };
-        stacked(
-            label,
-            &subject,
-            &text,
-            first.effect,
-            &format!("{}{each}", first.fix),
-            style,
-        )
+        // A fix is a command to copy, so that it is one of several is said in the text.
+        if same.iter().any(|other| other.fix != first.fix) && !first.fix.is_empty() {
+            text += "; the fix is that of the first";
+        }
+        stacked(label, &subject, &text, first.effect, &first.fix, style)
     }
 
     /// `189 of 200 VMs verified in the kernel. Failed: the node, 2 VMs. 10 waiting.`
     fn summary(&self) -> String {
-        if self.instances.is_empty() && self.findings.is_empty() {
+        if self.instances.is_empty() && self.failure().is_none() {
             return "No VMs.".to_owned();
         }
         let mut states: BTreeMap<&str, usize> = BTreeMap::new();
@@ -119,8 +120,8 @@ impl Verified {
             let states: Vec<String> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
             text += &format!(" ({})", states.join(", "));
         }
-        let failing = self.names();
-        let waits = |one: &&Finding| one.kind == Kind::Waiting && !failing.contains(&one.pod.to_string());
+        let failing = self.failing();
+        let waits = |one: &&Finding| one.kind == Kind::Waiting && !failing.contains(one.pod.pod_uid.as_str());
         let waiting = self.findings.iter().filter(waits).count();
         let waiting = (waiting > 0).then(|| format!("{waiting} waiting"));
         let failed = self.failure().map(|failed| failed.replace("failed", "Failed"));

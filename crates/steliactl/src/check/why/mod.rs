@@ -41,7 +41,7 @@ pub(crate) struct Answer {
     below: String,
 }
 
-/// How long is counted what disturbs a VM or a CPU.
+/// How long disturbances of a VM or a CPU are counted.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 /// Of device interrupts, where there is no table of them.
 const NOT_COUNTED: &str = "not counted: /proc/interrupts cannot be read";

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use serde_json::json;
-use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
 use stelia_kubelet::home;
 use stelia_settings::load;
@@ -31,10 +30,10 @@ pub(super) fn answer(description: &Description, pods: &Pods, roots: &Roots, root
     for problem in problems {
         answer.reason("Problem", problem);
     }
-    let is_kubelet = node.cpu_source == CpuSource::Kubelet;
-    // A file that cannot be used does not say its policy; CPUs are assigned by no other.
-    let policy = node.kubelet_policy.as_deref().or(is_kubelet.then_some("static"));
-    let policy = policy.map_or(String::new(), |policy| format!(" (CPU manager policy {policy})"));
+    let policy = node
+        .kubelet_policy
+        .as_deref()
+        .map_or(String::new(), |policy| format!(" (CPU manager policy {policy})"));
     answer.say("Assigned", format!("by {}{policy}", node.cpu_source.name()));
     for (label, cpus) in [
         ("VMs", &cpus.exclusive),

@@ -138,7 +138,7 @@ pub(super) fn slowdowns(
         ),
         (
             "vCPUs",
-            "not measured: their files in /proc cannot be read",
+            "not all measured: a thread ended, or its file in /proc cannot be read",
             vcpus.any(|vcpu| vcpu.rates.delay_percent.is_none()),
         ),
     ];

@@ -15,7 +15,7 @@ use crate::shared::output::counted;
 /// The answer at `now`, with what two readings say.
 ///
 /// # Errors
-/// The pod is no VM.
+/// The pod is not a VM.
 pub(super) fn answer(
     description: &Description,
     pod: &str,

@@ -27,7 +27,7 @@ pub(crate) fn columns(text: &str) -> usize {
     text.width()
 }
 
-/// Says something on standard error, which may be closed, beside an answer that is whole.
+/// Says something on standard error, which may be closed, besides a whole answer.
 pub(crate) fn note(text: &str) {
     let mut stderr = io::stderr();
     let style = TextStyle {

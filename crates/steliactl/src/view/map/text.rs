@@ -8,7 +8,7 @@ use super::{Core, Cpu, Map, Pod, PodDevice, signs};
 use crate::shared::output::{self, Column, TextStyle, column, counted, paragraph, printable, table};
 use crate::view::list::node_lines;
 
-/// On a terminal, of more pods only those in trouble are listed.
+/// On a terminal, of more pods only those with a special sign are listed.
 const MAX_LISTED: usize = 20;
 /// The cores of a row: as many as fit.
 const ROWS: [usize; 4] = [16, 8, 4, 2];
@@ -39,7 +39,7 @@ pub(super) fn draw(map: &Map, style: TextStyle) -> String {
         return numa_nodes.join("\n");
     }
     let most = style.width.map_or(usize::MAX, |_| MAX_LISTED);
-    let is_listed = |pod: &&Pod| map.pods.len() <= most || is_in_trouble(pod);
+    let is_listed = |pod: &&Pod| map.pods.len() <= most || has_a_special_sign(pod);
     let listed: Vec<&Pod> = map.pods.iter().filter(is_listed).take(most).collect();
     let host = Some(&map.host).filter(|host| !host.is_empty());
     let host = host.map(|host| format!("{host}  ")).unwrap_or_default();
@@ -94,7 +94,7 @@ fn legend(map: &Map, listed: &[&Pod], style: TextStyle) -> String {
 }
 
 /// Whether its signs say more than that it is isolated.
-fn is_in_trouble(pod: &Pod) -> bool {
+fn has_a_special_sign(pod: &Pod) -> bool {
     pod.mark.sign != signs::ISOLATED || pod.devices.iter().any(|device| device.remote)
 }
 

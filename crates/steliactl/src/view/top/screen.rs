@@ -210,7 +210,7 @@ impl Screen {
         let disturbed = self.selected(&rows).filter(|row| !row.reason().is_empty());
         let reason = disturbed.map(|row| {
             let vcpu = row.vcpu.map(|vcpu| format!("vcpu {} ", vcpu.name)).unwrap_or_default();
-            format!("steliactl why {}  {vcpu}{}", row.vm.pod, row.reason())
+            format!("{vcpu}{}  steliactl why {}", row.reason(), row.vm.pod)
         });
         let below = [
             line(&cut(&reason.unwrap_or_default(), width), plain),

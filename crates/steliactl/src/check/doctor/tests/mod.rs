@@ -356,7 +356,7 @@ fn a_kernel_of_which_nothing_is_known_is_not_called_old() {
     assert_eq!(named(&seen, "kernel").outcome, Outcome::Note);
 }
 
-/// The seen of a node below this folder, without a daemon.
+/// What is observed of a node below this folder, without a daemon.
 fn read(root: &Path) -> Observed {
     Observed::read(root, Err(Failure::NotRunning(1)))
 }

@@ -36,7 +36,7 @@ pub(crate) enum Owner {
     Unknown,
 }
 
-/// Whether kubelet's file cannot be used, so that the CPUs of pods that are no VMs are not known.
+/// Whether kubelet's file cannot be used, so that the CPUs of pods that are not VMs are not known.
 pub(crate) fn is_file_unusable(description: &Description) -> bool {
     let mut problems = description.problems.iter();
     problems.any(|problem| problem.code == ReasonCode::KubeletUnusable)
