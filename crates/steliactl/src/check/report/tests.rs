@@ -37,7 +37,9 @@ fn the_text_has_every_section_and_no_control_characters_and_json_a_member_for_ea
     report.add("noise", "Noise", Ok(Failing));
     let text = text(&report);
     assert!(
-        text.starts_with("== What is wrong ==\nVerification: node: a\nNoise: 2 disturbances?\n\n== Node =="),
+        text.starts_with(
+            "== What is wrong ==\nVerification: node: a\nVerification: web: a\nNoise: 2 disturbances?\n\n== Node =="
+        ),
         "{text}"
     );
     let parts = [
