@@ -47,8 +47,12 @@ fuzz_target!(|text: &str| {
         gone.insert(Uid(u128::MAX - 1), Some(request.clone()));
         gone.values_mut()
             .for_each(|asked| *asked = Some(request.clone()).filter(|_| number % 2 == 0));
-        let _ = cluster.without("n", &request, &gone).and_then(NodeWithoutPods::evaluate);
-        let unknown = cluster.without("n", &request, &nobody).and_then(NodeWithoutPods::evaluate);
+        let _ = cluster
+            .without("n", &request, &gone)
+            .and_then(NodeWithoutPods::evaluate);
+        let unknown = cluster
+            .without("n", &request, &nobody)
+            .and_then(NodeWithoutPods::evaluate);
         let known = cluster.explain("n", &request);
         same(&unknown, &known, "without a pod that is not there");
         let mut short = None;

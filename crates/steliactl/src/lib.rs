@@ -102,7 +102,8 @@ async fn run(
             selection, problems, ..
         } => {
             let (described, selected) = client().await?.select(selection).await?;
-            output_options.print(&list::Vms::of(&described, selected.as_ref(), *problems))
+            let vms = list::Vms::of(&described, selected.as_ref(), *problems);
+            output_options.print(&vms.with_former(selection.former(&described)))
         }
         Command::Show { selection, .. } if selection.is_all() => {
             Err(Failure::Usage("specify a VM (see steliactl list)".to_owned()))

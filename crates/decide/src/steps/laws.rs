@@ -8,7 +8,7 @@ use stelia_cpus::testing::{Shape, shapes};
 use stelia_kernel::proc::TaskId;
 use stelia_kubelet::CpuManagerState;
 use stelia_model::record::{Record, VcpuThread};
-use stelia_settings::FloatPolicy;
+use stelia_settings::{FloatPolicy, Partition};
 
 use super::tests::{apply, possible_plan, settle};
 use super::*;

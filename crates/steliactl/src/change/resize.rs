@@ -88,6 +88,16 @@ pub(crate) async fn resize(client: &Client, vm: &str, cpus: u32, dry_run: bool) 
 
 fn by_kubelet(pod: Pod, instance: &Instance, cpus: u32, dry_run: bool) -> Resized {
     let (from, container) = (instance.exclusive.to_string(), &instance.container);
+    if instance.exclusive.len() == cpus as usize {
+        return Resized {
+            pod,
+            outcome: if dry_run { "planned" } else { "done" },
+            text: format!("has {cpus} CPUs already: {from}"),
+            fix: String::new(),
+            to: from.clone(),
+            from,
+        };
+    }
     Resized {
         pod,
         outcome: if dry_run { "planned" } else { REFUSED },

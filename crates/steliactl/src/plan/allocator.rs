@@ -66,7 +66,7 @@ pub(super) async fn answer(
         node: facts.map(|facts| facts.name.clone()),
         assigned_by: CpuSource::Steliad,
         assumed,
-        admitted: answer.fit,
+        admitted: Some(answer.fit),
         rejection: (!answer.fit).then(|| Rejected {
             reason: answer.error.unwrap_or_default(),
             message: answer.reason.unwrap_or_default(),

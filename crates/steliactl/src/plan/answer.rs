@@ -29,7 +29,8 @@ pub(super) struct Answer {
     /// The described node's name; null for this node.
     pub(super) node: Option<String>,
     pub(super) assigned_by: CpuSource,
-    pub(super) admitted: bool,
+    /// Null where it is not predicted.
+    pub(super) admitted: Option<bool>,
     pub(super) rejection: Option<Rejected>,
     /// Assumptions, where neither the node nor the description has the fact.
     pub(super) assumed: Vec<String>,
@@ -180,7 +181,7 @@ impl Answer {
             }
             Some(Fit::Fits) | None => {}
         }
-        answer.admitted = answer.rejection.is_none();
+        answer.admitted = Some(answer.rejection.is_none());
         answer.faults.extend(subject.faults.iter().cloned());
         answer.faults.extend(why::slow(subject, pod, &merges));
         answer

@@ -71,6 +71,10 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, Box<Rej
     damaged.map_or(Ok(()), |(_, unusable)| Err(why(unusable)))?;
     let cpus = read.cpus.as_ref().map_err(why)?.as_ref();
     let memory = read.memory.as_ref().map_err(why)?.as_ref();
+    if config.cpu_manager_policy != "none" && cpus.is_none() && notes.is_empty() {
+        let text = format!("kubelet runs and {CPU_MANAGER_STATE} does not exist: which CPUs it assigned is not known");
+        return Err(Rejected::unknown(text, "drain the node, then restart kubelet"));
+    }
     let pods = read.allocated.as_ref().ok().and_then(Option::as_ref);
     let pods = pods.filter(|_| reads(ALLOCATED_PODS_STATE, &config, version));
     let caches = topology.caches(&sys);

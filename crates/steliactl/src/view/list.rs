@@ -78,6 +78,8 @@ pub(crate) struct Vms<'a> {
     #[serde(skip)]
     described: &'a Description,
     #[serde(skip)]
+    former: Vec<(Pod, u64)>,
+    #[serde(skip)]
     is_all: bool,
     #[serde(skip)]
     only_problems: bool,
@@ -92,18 +94,23 @@ impl<'a> Vms<'a> {
         Self {
             vms,
             described,
+            former: uids.map_or_else(|| former_vms(described).collect(), |_| Vec::new()),
             is_all: uids.is_none(),
             only_problems,
         }
+    }
+
+    /// With these VMs that were released or ended.
+    pub(crate) fn with_former(self, former: Vec<(Pod, u64)>) -> Self {
+        Self { former, ..self }
     }
 
     /// Counts, and what tells more; for people.
     fn footer(&self, style: TextStyle) -> String {
         let counts = format!("{}.", counts(self.vms.iter().map(|vm| Condition::of(vm))));
         let counts = (!self.vms.is_empty()).then_some(counts);
-        let all = self.is_all.then_some(self.described);
-        let former = all.into_iter().flat_map(former_vms).map(|(pod, ended_us)| {
-            let ago = format!("{} ago", age(ended_us, now()));
+        let former = self.former.iter().map(|(pod, ended_us)| {
+            let ago = format!("{} ago", age(*ended_us, now()));
             (printable(&format!("  {pod}")), ago, Meaning::Attention)
         });
         let former: Vec<Fact> = former.collect();

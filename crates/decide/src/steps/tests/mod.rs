@@ -14,7 +14,7 @@ use stelia_kernel::proc::TaskId;
 use stelia_model::PinnedReason;
 use stelia_model::record::VcpuThread;
 use stelia_model::record::testing::record;
-use stelia_settings::FloatPolicy;
+use stelia_settings::{FloatPolicy, Partition};
 
 use super::records::MAX_PARTITION_REFUSALS;
 use super::*;

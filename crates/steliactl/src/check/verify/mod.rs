@@ -23,9 +23,7 @@ pub(crate) use text::subject;
 
 use crate::change::reconcile::reasons;
 use crate::check::ledger;
-use crate::shared::daemon::{
-    Client, Description, FORMER, Failure, Pod, Pods, RESTART, Selection, former_vms, lines_by_pod,
-};
+use crate::shared::daemon::{Client, Description, FORMER, Failure, Pod, Pods, RESTART, Selection, lines_by_pod};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{self, natural};
 
@@ -179,6 +177,7 @@ pub(crate) async fn gather(
     demands: Demands,
 ) -> Result<Verified, Failure> {
     let (mut described, selected) = client.select(selection).await?;
+    let former = selection.former(&described);
     let selected = selected.as_ref();
     let (mut reading, mut before) = (0, BTreeSet::new());
     let mut all = loop {
@@ -213,13 +212,11 @@ pub(crate) async fn gather(
     };
     let unread = unread.map(|why| format!("interrupts (steliactl noise), the last 24 hours ({why})"));
     all.not_checked = unread.unwrap_or_default();
-    if selected.is_none() {
-        all.findings.extend(former_vms(&described).map(|(pod, _)| Finding {
-            pod,
-            fails: false,
-            ..Finding::new("", Kind::State, "former", FORMER, RESTART)
-        }));
-    }
+    all.findings.extend(former.into_iter().map(|(pod, _)| Finding {
+        pod,
+        fails: false,
+        ..Finding::new("", Kind::State, "former", FORMER, RESTART)
+    }));
     all.sort_and_mark_verified();
     Ok(all)
 }

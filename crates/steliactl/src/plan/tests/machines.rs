@@ -2,12 +2,11 @@
 
 use super::*;
 
-/// A root like that of the machine, with a kubelet that has this configuration and no state yet.
+/// A root like that of the machine, with a kubelet that has this configuration and has assigned no CPU.
 fn machine(name: &str, config: &str) -> TempDir {
     let described = fs::read_to_string(format!("../../tests/data/topologies/{name}")).unwrap();
     let root = node(config);
     fs::remove_dir_all(root.path().join("sys")).unwrap();
-    fs::remove_file(root.path().join("var/lib/kubelet/cpu_manager_state")).unwrap();
     let put = |path: &str, text: &str| write(root.path(), &format!("sys/devices/system/{path}"), text);
     let (mut online, mut nodes) = (CpuSet::new(), CpuSet::new());
     for line in described.lines().filter(|line| !line.starts_with('#')) {
@@ -41,6 +40,9 @@ fn machine(name: &str, config: &str) -> TempDir {
     }
     put("cpu/online", &online.to_string());
     put("node/online", &nodes.to_string());
+    // A checksum of 0 is that of a kubelet from before there were any.
+    let state = format!(r#"{{"policyName":"static","defaultCpuSet":"{online}","checksum":0}}"#);
+    write(root.path(), "var/lib/kubelet/cpu_manager_state", &state);
     root
 }
 

@@ -177,7 +177,7 @@ fn kubelet_does_not_start_on_other_damaged_files() {
         let node = aligned("restricted");
         write(node.path(), &format!("var/lib/kubelet/{file}"), text);
         let answer = answered(node.path(), TWO);
-        holds(&answer, json!({"/admitted": false, "/rejection/reason": "unknown"}));
+        holds(&answer, json!({"/admitted": null, "/rejection/reason": "unknown"}));
         says(
             &answer["rejection"]["message"].to_string(),
             &["would not start again: ", file],

@@ -137,7 +137,8 @@ impl Client {
     ) -> Result<(Description, Option<BTreeSet<String>>), Failure> {
         let described = self.describe().await?;
         let selected = selection.among(&described)?;
-        if let Some(namespace) = selection.empty_namespace(&Pods::of(&described)) {
+        let namespace = selection.empty_namespace(&Pods::of(&described));
+        if let Some(namespace) = namespace.filter(|_| selection.former(&described).is_empty()) {
             note(&format!("no VM in namespace {namespace}"));
         }
         Ok((described, selected))

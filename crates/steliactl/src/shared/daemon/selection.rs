@@ -11,7 +11,7 @@ use stelia_model::Instance;
 
 use super::failure::Failure;
 use super::names::{VmPattern, is_glob, none_among, or_former, vms};
-use super::node::Description;
+use super::node::{Description, former_vms};
 use super::pod::{Pod, Pods};
 
 /// Selects the VMs with reasons of degradation, whatever their state.
@@ -78,6 +78,13 @@ impl Selection {
         is_named && self.has_namespace(pod)
     }
 
+    /// The selected ones of [`former_vms`]. They have no state.
+    pub(crate) fn former(&self, description: &Description) -> Vec<(Pod, u64)> {
+        let pods: Pods = former_vms(description).map(|(pod, _)| pod).collect();
+        let is_selected = |(pod, _): &(Pod, u64)| self.states.is_empty() && self.has(pod, &pods);
+        former_vms(description).filter(is_selected).collect()
+    }
+
     fn selects(&self, uid: &PodUid, instance: &Instance, among: &Pods) -> bool {
         let is_degraded = !instance.degraded.is_empty();
         self.has(&Pod::of(uid, instance), among) && self.has_state(instance.state.name(), is_degraded)
@@ -99,7 +106,11 @@ impl Selection {
             return Ok(None);
         }
         let all = Pods::of(description);
-        let fits = |one: &VmPattern| all.iter().any(|pod| self.has_namespace(pod) && pod.fits(one, &all));
+        let former = self.former(description);
+        let fits = |one: &VmPattern| {
+            let is_former = is_glob(one.as_str()) && former.iter().any(|(pod, _)| pod.fits(one, &all));
+            is_former || all.iter().any(|pod| self.has_namespace(pod) && pod.fits(one, &all))
+        };
         if let Some(none) = self.patterns.iter().find(|one| !fits(one)) {
             let none = none.as_str();
             return Err(or_former(none_among(none, all.iter()), none, description));
