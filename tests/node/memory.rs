@@ -52,8 +52,7 @@ fn start(name: &str, limit: u64, machine: &str, kernel_words: &str) -> (Pod, u64
 
 /// The guest's MiB once it says them.
 pub fn until_said(pod: &Pod) -> u64 {
-    let has = wait_until_or("the guest says what it has", || seen(pod), || said(pod));
-    has
+    wait_until_or("the guest says what it has", || seen(pod), || said(pod))
 }
 
 /// The guest's newest MemTotal, MiB.

@@ -70,10 +70,9 @@ impl Sleeper {
         let path = bus.try_register(&self.pod.uid, "", options(Some(&pidfd(self.anchor)), words));
         let answer = path
             .and_then(|path| bus.block_on(async { instance_at(&bus.connection, &path).await.exclusive_cpus().await }));
-        let answer = answer
-            .map(|text| cpus(&text))
-            .map_err(|error| refusal::<()>(Err(error)));
         answer
+            .map(|text| cpus(&text))
+            .map_err(|error| refusal::<()>(Err(error)))
     }
 
     /// The same, granted.

@@ -44,7 +44,7 @@ pub struct Objects {
     pub pods: BTreeMap<PodKey, PodObject>,
     /// The name of the pod that is asked about.
     asked_name: Option<String>,
-    /// The pods of that name, whole, as [`AskedPod::read`] takes them.
+    /// The pods of that name, whole, as `AskedPod::read` takes them.
     pub asked: BTreeMap<PodKey, String>,
     pub problems: Problems,
     pub unreadable: Unreadable,

@@ -129,7 +129,9 @@ pub fn beside_kubelet_undoing(more: &Value, flags: &str, undo: impl FnOnce(), bo
     runtime::start();
     start(more, flags);
     let result = catch_unwind(AssertUnwindSafe(body));
-    if result.is_err() {}
+    if result.is_err() {
+        println!("{}", kubelet_journal());
+    }
     let stopped = catch_unwind(stop);
     let undone = catch_unwind(AssertUnwindSafe(undo));
     if let Err(panic) = result.and(stopped).and(undone) {

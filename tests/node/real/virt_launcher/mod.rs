@@ -123,7 +123,7 @@ impl Launched {
     }
 
     /// One more vCPU than it has.
-    fn plug_cpu(&self, when: &str, vmi: Vmi) -> Vmi {
+    fn plug_cpu(&self, vmi: Vmi) -> Vmi {
         let before = self.pins(vmi.vcpus);
         let plugged = Vmi {
             vcpus: vmi.vcpus + 1,
@@ -234,7 +234,7 @@ fn its_cpus_and_volumes_are_plugged_before_and_after_adoption() {
             ..vmi
         });
         launched.assert_sync_changes_nothing("before", vmi);
-        let vmi = launched.plug_cpu("before", vmi);
+        let vmi = launched.plug_cpu(vmi);
         launched.plug_and_unplug_volume("before", vmi);
 
         configure(RULE);
@@ -242,7 +242,7 @@ fn its_cpus_and_volumes_are_plugged_before_and_after_adoption() {
         let counted = counters();
         launched.assert_sync_changes_nothing("adopted", vmi);
         launched.plug_and_unplug_volume("adopted", vmi);
-        let vmi = launched.plug_cpu("adopted", vmi);
+        let vmi = launched.plug_cpu(vmi);
         launched.until_adopted("with one more CPU", vmi);
         launched.assert_sync_changes_nothing("with one more CPU", vmi);
         assert_eq!(counters(), counted, "drift was found");
@@ -278,7 +278,7 @@ fn with_isolate_emulator_thread_its_guest_is_resumed_and_then_adopted() {
         assert_eq!(launched.virsh("domstate"), "running");
         launched.until_adopted("adopted", vmi);
         launched.assert_sync_changes_nothing("adopted", vmi);
-        let vmi = launched.plug_cpu("adopted", vmi);
+        let vmi = launched.plug_cpu(vmi);
         launched.until_adopted("with one more CPU", vmi);
         launched.assert_sync_changes_nothing("with one more CPU", vmi);
         launched.end(vmi);
