@@ -5,9 +5,9 @@ use serde_json::{Map, Value};
 use stelia_api::{Reason, State};
 
 use crate::check::group_by_key;
-use crate::check::verify::subject;
+use crate::check::verify::{MAX_WAIT_US, subject};
 use crate::shared::daemon::{Client, Condition, Description, Failure, Pod, Pods, counts, lines_by_pod, reason_of};
-use crate::shared::output::{Meaning, Render, TextStyle, counted, paragraph, printable, stacked};
+use crate::shared::output::{Meaning, Render, TextStyle, counted, now, paragraph, printable, stacked};
 
 /// The daemon's answer.
 #[derive(Debug, Serialize)]
@@ -69,7 +69,7 @@ impl Reconciled {
         });
         let vms = vms.unwrap_or_default();
         if is_something_wrong {
-            return format!("{done}; the above needs you: steliactl verify.\n{vms}");
+            return format!("{done}; the above needs you.\n{vms}");
         }
         format!("{done}. {vms}").trim_end().to_owned()
     }
@@ -88,14 +88,20 @@ impl Render for Reconciled {
             .filter(|(_, one)| one.state == State::Waiting)
             .filter_map(|(uid, one)| {
                 let reason = one.not_isolated.clone()?;
-                Some((Pod::of(uid, one), ("WAIT", Meaning::Attention), reason))
+                let is_late = now().saturating_sub(one.state_since_us) > MAX_WAIT_US;
+                let label = if is_late { "WARN" } else { "WAIT" };
+                Some((Pod::of(uid, one), (label, Meaning::Attention), reason))
             });
         let left: Vec<(Pod, _, Reason)> = wrong.chain(waiting).collect();
         // A VM that waits may have started a moment ago.
         let is_something_wrong = left.iter().any(|(_, (label, _), _)| *label == "WARN");
         let mut text = String::new();
-        for ((label, reason), mut pods) in group_by_key(left.iter().map(|(pod, label, reason)| ((*label, reason), pod)))
-        {
+        let by_text = left
+            .iter()
+            .map(|(pod, label, reason)| ((*label, reason.code, reason.text.as_str()), (pod, reason)));
+        for ((label, ..), same) in group_by_key(by_text) {
+            let reason = same[0].1;
+            let mut pods: Vec<&Pod> = same.iter().map(|(pod, _)| *pod).collect();
             pods.dedup();
             let (subject, effect) = (subject(&pods), reason.code.effect());
             text += &stacked(label, &subject, &reason.text, effect, &reason.fix, style);

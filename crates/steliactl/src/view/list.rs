@@ -10,7 +10,7 @@ use stelia_kubelet::PodUid;
 use stelia_model::{Instance, Unadopted};
 
 use crate::shared::daemon::{
-    Condition, Description, FORMER, Pod, RESTART, age, counts, fact, former_vms, is_in_trouble, note,
+    Condition, Description, FORMER, Pod, age, counts, fact, former_vms, is_in_trouble, note, restart,
 };
 use crate::shared::output::{
     Column, Fact, Meaning, Render, TextStyle, column, counted, facts, natural, now, paragraph, printable, table,
@@ -114,7 +114,7 @@ impl<'a> Vms<'a> {
             (printable(&format!("  {pod}")), ago, Meaning::Attention)
         });
         let former: Vec<Fact> = former.collect();
-        let about_former = (!former.is_empty()).then(|| format!("Also {FORMER} ({RESTART}):"));
+        let about_former = (!former.is_empty()).then(|| format!("Also {FORMER} ({}):", restart(self.described)));
         let unmanaged = Some(self.described.node.unadopted.len()).filter(|count| *count > 0);
         let unmanaged = unmanaged.map(|count| format!("{count} not managed: steliactl list --unmanaged"));
         let lines = counts.into_iter().chain(unmanaged).chain(about_former);

@@ -7,7 +7,7 @@ use stelia_model::Node;
 
 use super::list::{hints, node_lines, order};
 use crate::shared::daemon::{
-    Condition, Description, FORMER, OnlineCpus, Pod, RESTART, age, counts, former_vms, is_file_unusable, is_in_trouble,
+    Condition, Description, FORMER, OnlineCpus, Pod, age, counts, former_vms, is_file_unusable, is_in_trouble, restart,
     whose,
 };
 use crate::shared::output::{Fact, Meaning, Render, TextStyle, counted, facts, now, printable};
@@ -62,7 +62,11 @@ impl Status {
         let former: Vec<Pod> = former_vms(&self.description).map(|(pod, _)| pod).collect();
         let former = (!former.is_empty()).then(|| {
             let whose = whose(&former.iter().collect::<Vec<_>>());
-            ("Released", format!("{whose}: {FORMER}; {RESTART}"), Meaning::Attention)
+            (
+                "Released",
+                format!("{whose}: {FORMER}; {}", restart(&self.description)),
+                Meaning::Attention,
+            )
         });
         let mut lines = vec![("State", counts(conditions()), worst)];
         lines.extend(former);
@@ -134,9 +138,10 @@ fn checked(node: &Node, now: u64) -> (String, Meaning) {
     };
     let (found, repaired) = (node.counters.drift_found, node.counters.drift_repaired);
     if found > 0 {
+        let is_degraded = node.instances.values().any(|one| !one.degraded.is_empty());
         let left = match found.saturating_sub(repaired) {
-            0 => "all repaired".to_owned(),
-            left => format!("{left} not repaired at once: steliactl verify"),
+            left if left > 0 && is_degraded => "not all repaired: steliactl verify",
+            _ => "all repaired",
         };
         text += &format!("; so far {} by other programs, {left}", counted(found, "change"));
     }

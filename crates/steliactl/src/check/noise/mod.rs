@@ -261,8 +261,7 @@ impl Noise {
         let mut text = String::new();
         for ((why, fix), sources) in group_by_key(self.disturbing().map(|one| ((&one.text, one.fix), one))) {
             let vms = group_by_key(sources.iter().map(|one| (one.whose(), one.fact())));
-            for (at, (whose, facts)) in vms.iter().enumerate() {
-                let fix = if at + 1 == vms.len() { fix } else { "" };
+            for (whose, facts) in &vms {
                 text += &fail(whose, &format!("{}; {why}", first_few(facts)), fix);
             }
         }
@@ -286,23 +285,28 @@ impl Noise {
         text + &problems.chain(problem).chain(unread).chain(offline).collect::<String>()
     }
 
+    /// `1 of 2 VMs disturbed`, unless none is.
+    fn disturbed(&self) -> Option<String> {
+        let disturbed: BTreeSet<&Pod> = self.disturbing().flat_map(|one| &one.vms).collect();
+        let all = counted(self.vms.len() as u64, "VM");
+        (!disturbed.is_empty()).then(|| format!("{} of {all} disturbed", disturbed.len()))
+    }
+
     /// `1 of 2 VMs disturbed. Moved 12 of 40 device interrupts, 2 kernel threads.`
     fn summary(&self, style: TextStyle) -> String {
         let report = &self.quiet.report;
-        let disturbed: BTreeSet<&Pod> = self.disturbing().flat_map(|one| &one.vms).collect();
-        let all = counted(self.vms.len() as u64, "VM");
         let measured = self.vms.iter().filter(|vm| vm.interrupts_per_second.is_some());
         let mut parts = Vec::new();
-        match (disturbed.len(), measured.count() as u64) {
-            (0, 0) => {}
-            (0, measured) => {
+        match (self.disturbed(), measured.count() as u64) {
+            (Some(disturbed), _) => parts.push(format!("{disturbed}.")),
+            (None, 0) => {}
+            (None, measured) => {
                 let measured = counted(measured, "VM");
                 parts.push(format!(
                     "Nothing disturbed {measured} for {} s.",
                     MEASURE_INTERVAL.as_secs()
                 ));
             }
-            (some, _) => parts.push(format!("{some} of {all} disturbed.")),
         }
         if self.problem.is_none() {
             let interrupts = counted(report.interrupts.into(), "device interrupt");
@@ -339,11 +343,11 @@ impl Render for Noise {
 
     /// What the ledger counted instead is no failure, nor is it called calm.
     fn failure(&self) -> Option<String> {
-        let left = self.disturbing().count() + self.problems.len();
         let is_unknown = !self.is_counted && self.vms.iter().any(|vm| vm.interrupts_by_ledger.is_none());
-        match left {
-            0 => is_unknown.then(|| UNCOUNTED.to_owned()),
-            left => Some(format!("{} of VMs", counted(left as u64, "disturbance"))),
+        match (self.disturbed(), self.problems.len() as u64) {
+            (Some(disturbed), _) => Some(disturbed),
+            (None, 0) => is_unknown.then(|| UNCOUNTED.to_owned()),
+            (None, problems) => Some(counted(problems, "disturbance")),
         }
     }
 }

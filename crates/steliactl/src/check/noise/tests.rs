@@ -81,7 +81,7 @@ fn who_is_disturbed_by_what_and_how_often_is_told_with_the_reason_and_a_fix() {
     let told = of(&noisy());
     insta::assert_snapshot!(told.text(columns(80)));
     insta::assert_snapshot!("each_source_is_a_row", told.text(wide()));
-    assert_eq!(told.failure().unwrap(), "5 disturbances of VMs");
+    assert_eq!(told.failure().unwrap(), "2 of 2 VMs disturbed");
     holds(
         &json!(told),
         json!({
@@ -168,7 +168,7 @@ fn of_one_vm_only_what_reaches_its_cpus_is_told() {
     assert!(text(&told).starts_with("bbbbbbbb-"), "{}", text(&told));
     assert_eq!(interrupt.cpus.to_string(), "2");
     // Of the node's problems and of its own, not of another VM's.
-    assert_eq!(told.failure().unwrap(), "3 disturbances of VMs");
+    assert_eq!(told.failure().unwrap(), "1 of 1 VM disturbed");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use stelia_kubelet::home::Search;
 use tokio::time::{Instant, sleep};
 
 use crate::check::{doctor, ledger, noise, verify};
-use crate::shared::daemon::{Client, Description, Failure, Selection};
+use crate::shared::daemon::{Client, Description, FORMER, Failure, Selection};
 use crate::shared::kernel::rates::{Model, rates};
 use crate::shared::kernel::sample::Sample;
 use crate::shared::kernel::{Roots, host_name};
@@ -70,7 +70,9 @@ impl Report {
             Ok((json, answer)) => {
                 self.json.insert(name.to_owned(), json);
                 let text = answer.text(TextStyle::from(true));
-                let mut failed: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("FAIL  ")).collect();
+                let former = |line: &&str| line.starts_with("NOTE  ") && line.contains(FORMER);
+                let failed = text.lines().filter(|line| line.starts_with("FAIL  ") || former(line));
+                let mut failed: Vec<&str> = failed.map(|line| &line[6..]).collect();
                 let failure = answer.failure().unwrap_or_default();
                 if failed.is_empty() && !failure.is_empty() {
                     failed.push(&failure);

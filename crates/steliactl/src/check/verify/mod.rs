@@ -23,7 +23,7 @@ pub(crate) use text::subject;
 
 use crate::change::reconcile::reasons;
 use crate::check::ledger;
-use crate::shared::daemon::{Client, Description, FORMER, Failure, Pod, Pods, RESTART, Selection, lines_by_pod};
+use crate::shared::daemon::{Client, Description, FORMER, Failure, Pod, Pods, Selection, lines_by_pod, restart};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{self, natural};
 
@@ -34,7 +34,7 @@ const REPAIR: &str = "steliactl reconcile";
 /// How the kernel answers whoever is not root: it refuses, or hides what is there.
 const DENIED: [&str; 2] = ["Permission denied", "No such file"];
 /// The time that a VM may wait: a VMM has started by then.
-const MAX_WAIT_US: u64 = 60_000_000;
+pub(crate) const MAX_WAIT_US: u64 = 60_000_000;
 /// How often everything is read again, at least and at most, while a finding may pass by itself. Daemon and guest change what is read
 /// meanwhile: the thread of a vCPU that was unplugged ends before the runner attaches the others.
 const READINGS: [usize; 2] = [3, 5];
@@ -178,6 +178,7 @@ pub(crate) async fn gather(
 ) -> Result<Verified, Failure> {
     let (mut described, selected) = client.select(selection).await?;
     let former = selection.former(&described);
+    let former_fix = restart(&described);
     let selected = selected.as_ref();
     let (mut reading, mut before) = (0, BTreeSet::new());
     let mut all = loop {
@@ -215,7 +216,7 @@ pub(crate) async fn gather(
     all.findings.extend(former.into_iter().map(|(pod, _)| Finding {
         pod,
         fails: false,
-        ..Finding::new("", Kind::State, "former", FORMER, RESTART)
+        ..Finding::new("", Kind::State, "former", FORMER, former_fix)
     }));
     all.sort_and_mark_verified();
     Ok(all)

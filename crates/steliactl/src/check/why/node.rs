@@ -9,7 +9,9 @@ use stelia_settings::load;
 
 use super::Answer;
 use crate::check::doctor::read_state_file;
-use crate::shared::daemon::{Condition, Description, OnlineCpus, Pods, counts};
+use crate::shared::daemon::{
+    Condition, Description, FORMER, OnlineCpus, Pod, Pods, counts, former_vms, restart, whose,
+};
 use crate::shared::kernel::{Roots, host_name};
 use crate::shared::output::{Render, TextStyle, counted};
 
@@ -46,6 +48,11 @@ pub(super) fn answer(description: &Description, pods: &Pods, roots: &Roots, root
         if !cpus.is_empty() {
             answer.say(label, format!("{}: {cpus}", counted(cpus.len() as u64, "CPU")));
         }
+    }
+    let former: Vec<Pod> = former_vms(description).map(|(pod, _)| pod).collect();
+    if !former.is_empty() {
+        let whose = whose(&former.iter().collect::<Vec<_>>());
+        answer.say("Released", format!("{whose}: {FORMER}; {}", restart(description)));
     }
     if !node.instances.is_empty() {
         answer.say("States", counts(node.instances.values().map(|one| Condition::of(one))));

@@ -60,7 +60,7 @@ pub(super) fn answer(
     let slow = match instance.vcpus.len() {
         0 => "",
         _ if answer.rows.iter().any(|row| row.label == "Slow") => "; it is slowed down",
-        _ if !is_all_measured => "; not all that may slow it down was measured",
+        _ if !is_all_measured && instance.degraded.is_empty() => "; not all that may slow it down was measured",
         _ if instance.degraded.is_empty() => "; nothing slows it down",
         _ => "",
     };

@@ -10,7 +10,7 @@ use stelia_model::FormerVm;
 use super::client::{Client, connect};
 use super::condition::{Condition, age};
 use super::failure::Failure;
-use super::node::{Description, FORMER, RESTART};
+use super::node::{Description, FORMER, restart};
 use super::pod::{Pod, Pods};
 use crate::shared::output::{cut, now, some_of};
 
@@ -65,9 +65,10 @@ pub(super) fn or_former(failure: Failure, asked: &str, description: &Description
     let found = formers.find(|one| pod(one).is_called(asked, &all));
     match (failure, found) {
         (Failure::NoSuchInstance(_), Some(one)) => Failure::NoSuchInstance(format!(
-            "{} ({ago} ago): {FORMER}; {RESTART}",
+            "{} ({ago} ago): {FORMER}; {fix}",
             pod(one),
-            ago = age(one.ended_us, now())
+            ago = age(one.ended_us, now()),
+            fix = restart(description)
         )),
         (failure, _) => failure,
     }

@@ -44,7 +44,15 @@ pub(crate) fn is_file_unusable(description: &Description) -> bool {
 
 /// What a former VM is, and what to do about it.
 pub(crate) const FORMER: &str = "released or ended, not isolated if still running";
-pub(crate) const RESTART: &str = "restart the container";
+
+/// What isolates such a VM again.
+pub(crate) fn restart(description: &Description) -> &'static str {
+    if is_file_unusable(description) {
+        "mend the node (steliactl why node), then restart the container"
+    } else {
+        "restart the container"
+    }
+}
 
 /// The VMs that were released or ended and may run on, not isolated, each with when that was, microseconds since the epoch: kubelet's file
 /// gives their pods CPUs, or cannot be used. The newest first.
