@@ -20,7 +20,7 @@ pub use shared::output;
 #[cfg(test)]
 mod tests;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -179,6 +179,6 @@ fn finish(outcome: Result<String, Failure>, paged: bool) -> ExitCode {
     if !is_seen || !output::has_sentence(&text, &failure.to_string()) {
         output::note(&failure.to_string());
     }
-    let _ = failure.fix().map(|fix| writeln!(io::stderr(), "fix: {fix}"));
+    let _ = failure.fix().map(|fix| output::tell(&format!("fix: {fix}")));
     ExitCode::from(failure.exit_code())
 }

@@ -9,7 +9,7 @@ use stelia_api::ThreadRole;
 use stelia_model::{Instance, PinnedThread};
 use tokio::time::{Instant, sleep};
 
-use crate::shared::daemon::{Client, Failure, Pod};
+use crate::shared::daemon::{Client, Description, Failure, Pod, is_file_unusable};
 use crate::shared::output::{Meaning, Render, TextStyle, hanging, paragraph, printable, stacked};
 
 /// How often the VM is looked at while its vCPUs are unplugged.
@@ -68,9 +68,16 @@ impl Render for Resized {
 /// There is no such VM, the daemon refuses, or the guest does not unplug vCPUs.
 pub(crate) async fn resize(client: &Client, vm: &str, cpus: u32, dry_run: bool) -> Result<Resized, Failure> {
     let pod = client.find(vm).await?.pod;
-    let instance = read(client, &pod).await?;
+    let description = client.describe().await?;
+    let instance = instance(&description, &pod)?;
     if instance.allocation.is_none() {
-        return Ok(by_kubelet(pod, &instance, cpus, dry_run));
+        return Ok(by_kubelet(
+            pod,
+            &instance,
+            cpus,
+            dry_run,
+            is_file_unusable(&description),
+        ));
     }
     let (to, waits) = client.resize(&pod.pod_uid, cpus, dry_run).await?;
     if !dry_run {
@@ -86,7 +93,7 @@ pub(crate) async fn resize(client: &Client, vm: &str, cpus: u32, dry_run: bool) 
     })
 }
 
-fn by_kubelet(pod: Pod, instance: &Instance, cpus: u32, dry_run: bool) -> Resized {
+fn by_kubelet(pod: Pod, instance: &Instance, cpus: u32, dry_run: bool, is_node_damaged: bool) -> Resized {
     let (from, container) = (instance.exclusive.to_string(), &instance.container);
     if instance.exclusive.len() == cpus as usize {
         return Resized {
@@ -101,7 +108,14 @@ fn by_kubelet(pod: Pod, instance: &Instance, cpus: u32, dry_run: bool) -> Resize
     Resized {
         pod,
         outcome: if dry_run { "planned" } else { REFUSED },
-        text: format!("kubelet assigned CPUs {from}, and a pod keeps its CPUs until it is deleted"),
+        text: format!(
+            "kubelet assigned CPUs {from}, and a pod keeps its CPUs until it is deleted{}",
+            if is_node_damaged {
+                "; mend the node first, which isolates no new VM (steliactl why node)"
+            } else {
+                ""
+            }
+        ),
         fix: format!(
             "set cpu: \"{cpus}\" in requests and limits of container {container} in MANIFEST\n\
              kubectl replace --force -f MANIFEST"
@@ -112,8 +126,8 @@ fn by_kubelet(pod: Pod, instance: &Instance, cpus: u32, dry_run: bool) -> Resize
 }
 
 /// The instance as the daemon describes it.
-async fn read(client: &Client, pod: &Pod) -> Result<Arc<Instance>, Failure> {
-    let found = client.describe().await?.node.instances.remove(pod.pod_uid.as_str());
+fn instance(description: &Description, pod: &Pod) -> Result<Arc<Instance>, Failure> {
+    let found = description.node.instances.get(pod.pod_uid.as_str()).cloned();
     found.ok_or_else(|| Failure::NoSuchInstance(format!("{pod} is no longer a VM")))
 }
 
@@ -124,7 +138,7 @@ async fn read(client: &Client, pod: &Pod) -> Result<Arc<Instance>, Failure> {
 async fn follow(client: &Client, pod: &Pod, to: &str) -> Result<(), Failure> {
     let begun = Instant::now();
     loop {
-        let instance = read(client, pod).await?;
+        let instance = instance(&client.describe().await?, pod)?;
         let cpus = instance.exclusive.to_string();
         if cpus == to {
             return Ok(());
@@ -184,7 +198,7 @@ mod tests {
 
     #[test]
     fn where_kubelet_assigned_the_cpus_nothing_changes_and_the_commands_are_told() {
-        let told = |dry_run: bool| by_kubelet(pod("u", "team-a/web"), &vm(), 6, dry_run);
+        let told = |dry_run: bool| by_kubelet(pod("u", "team-a/web"), &vm(), 6, dry_run, false);
         let planned = told(true);
         insta::assert_snapshot!(planned.text(columns(80)), @r#"
         NOTE  team-a/web: kubelet assigned CPUs 2-5, and a pod keeps its CPUs until it

@@ -55,9 +55,18 @@ pub(crate) fn end(error: clap::Error) -> ! {
         error.exit();
     }
     let text = with_tip(error).render().to_string();
-    let _ = write!(io::stderr(), "{}", text.replacen("error:", "steliactl:", 1));
+    for line in text.replacen("error:", "steliactl:", 1).lines() {
+        if output::columns(line) > WIDTH {
+            output::tell(line);
+        } else {
+            let _ = writeln!(io::stderr(), "{line}");
+        }
+    }
     process::exit(2)
 }
+
+/// A line of an error that is longer is wrapped on a terminal.
+const WIDTH: usize = 80;
 
 /// The error of a command that there is not, with the one that is meant. A command that changes something is never guessed.
 fn with_tip(mut error: clap::Error) -> clap::Error {

@@ -314,7 +314,7 @@ mod tests {
             &crate::shared::kernel::Roots::below("/nonexistent".as_ref()),
             None,
         );
-        says(&map.text(at(80)), &["team-a/kafka", "former VM"]);
+        says(&map.text(at(80)), &["team-a/kafka", "released or ended"]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use stelia_api::Reason;
+use stelia_cpus::CpuSet;
 use stelia_model::Instance;
 
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, fact};
@@ -144,6 +145,9 @@ pub(crate) async fn run(
     what: &str,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
+    if cpu_number(what).is_none() && what.parse().is_ok_and(|cpus: CpuSet| cpus.len() > 1) {
+        return Err(Failure::Usage("give one CPU (steliactl map shows all)".to_owned()));
+    }
     let answer = match (what, cpu_number(what)) {
         ("node", _) => {
             let description = client.describe().await?;

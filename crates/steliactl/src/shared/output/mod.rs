@@ -29,12 +29,17 @@ pub(crate) fn columns(text: &str) -> usize {
 
 /// Says something on standard error, which may be closed, besides a whole answer.
 pub(crate) fn note(text: &str) {
+    tell(&format!("steliactl: {}", printable(text)));
+}
+
+/// Says a line on standard error, on a terminal as several.
+pub(crate) fn tell(line: &str) {
     let mut stderr = io::stderr();
     let style = TextStyle {
         width: stderr.is_terminal().then(width),
         ..TextStyle::default()
     };
-    let _ = stderr.write_all(paragraph(&format!("steliactl: {}", printable(text)), style).as_bytes());
+    let _ = stderr.write_all(paragraph(line, style).as_bytes());
 }
 
 /// A table below its heading; without a legend there is no heading.

@@ -280,7 +280,7 @@ fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<Str
         let degraded = instance.iter().flat_map(|one| &one.degraded).map(Reason::to_string);
         let state = instance.map(|one| format!("{} {}", Condition::of(one), one.class()));
         let former = node.former.iter().find(|one| one.pod == *uid);
-        let none = if former.is_some() { "former VM" } else { "no VM" };
+        let none = if former.is_some() { "released or ended" } else { "no VM" };
         let state = state.map_or(none.to_owned(), |state| state.trim_end().to_owned());
         let sign = signs::sign_of_pod(instance.map(|instance| &**instance));
         let name = instance.map_or_else(|| former?.pod_name.as_ref(), |one| one.pod_name.as_ref());
