@@ -416,7 +416,7 @@ const DELETE_THE_FILE: &str = "drain the node, stop kubelet, delete the file, st
 const FIXES_OF_KUBELET_FILE: [(&str, &str); 14] = [
     (
         "No such file",
-        "start or restart kubelet with cpuManagerPolicy: static; with another root directory set kubelet-root",
+        "drain the node, start or restart kubelet with cpuManagerPolicy: static; with another root directory set kubelet-root",
     ),
     (
         "which is kubelet's root directory is not clear",

@@ -113,6 +113,8 @@ async fn run(
         }
         Command::Map { selection, svg } => {
             let (described, selected) = client().await?.select(selection).await?;
+            let former = selection.former(&described).into_iter().map(|(pod, _)| pod.pod_uid);
+            let selected = selected.map(|selected| selected.into_iter().chain(former).collect());
             let map = map::gather(&described, roots, selected.as_ref());
             match svg {
                 Some(path) => map.write_svg(path),

@@ -20,6 +20,8 @@ pub struct TextStyle {
     pub wide: bool,
     /// Columns within which lines are laid out; `None`: nothing is cut or wrapped.
     pub width: Option<usize>,
+    /// Whether it is printed on a terminal, whatever the width.
+    pub is_terminal: bool,
     pub coloured: bool,
 }
 
@@ -31,6 +33,7 @@ impl TextStyle {
             legend,
             wide,
             width: (is_terminal && !full).then(width),
+            is_terminal,
             coloured: coloured(),
         }
     }
@@ -43,6 +46,13 @@ impl From<bool> for TextStyle {
             legend,
             ..Self::default()
         }
+    }
+}
+
+impl TextStyle {
+    /// Whether hints and counts are wanted besides the data.
+    pub fn is_for_people(self) -> bool {
+        self.is_terminal || self.width.is_some()
     }
 }
 

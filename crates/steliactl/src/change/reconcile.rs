@@ -104,7 +104,12 @@ impl Render for Reconciled {
             let mut pods: Vec<&Pod> = same.iter().map(|(pod, _)| *pod).collect();
             pods.dedup();
             let (subject, effect) = (subject(&pods), reason.code.effect());
-            text += &stacked(label, &subject, &reason.text, effect, &reason.fix, style);
+            let text_of_all = if same.iter().any(|(_, other)| other.fix != reason.fix) {
+                format!("{}; the fix is that of the first", reason.text)
+            } else {
+                reason.text.clone()
+            };
+            text += &stacked(label, &subject, &text_of_all, effect, &reason.fix, style);
         }
         for (uid, step) in lines_by_pod(&self.report, "plan") {
             text += &paragraph(&printable(&format!("{}: {step}", subject(&[&pods.get(uid)]))), style);

@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-use crate::shared::daemon::{Client, Failure, Pod};
+use crate::shared::daemon::{Client, Failure, Pod, restart};
 use crate::shared::output::{Render, TextStyle, paragraph, printable};
 
 /// The VM and the CPUs that it had. As JSON the pod alone.
 #[derive(Serialize)]
 #[serde(transparent)]
-pub(crate) struct Released(Pod, #[serde(skip)] String);
+pub(crate) struct Released(Pod, #[serde(skip)] String, #[serde(skip)] &'static str);
 
 impl Render for Released {
     fn text(&self, style: TextStyle) -> String {
@@ -18,7 +18,10 @@ impl Render for Released {
         } else {
             format!(" CPUs {cpus}")
         };
-        let done = format!("{pod}: released{cpus}; the VM keeps running, unisolated. Undo: restart the container");
+        let done = format!(
+            "{pod}: released{cpus}; the VM keeps running, unisolated. Undo: {}",
+            self.2
+        );
         paragraph(&printable(&done), style)
     }
 
@@ -31,5 +34,10 @@ impl Render for Released {
 /// No such VM, or the daemon refuses.
 pub(crate) async fn release(client: &Client, vm: &str) -> Result<Released, Failure> {
     let (pod, cpus) = client.deregister(vm).await?;
-    Ok(Released(pod, cpus))
+    // Where the daemon does not describe the node any more, nothing is known to be wrong with it.
+    let undo = client
+        .describe()
+        .await
+        .map_or("restart the container", |node| restart(&node));
+    Ok(Released(pod, cpus, undo))
 }

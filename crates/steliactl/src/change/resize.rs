@@ -111,7 +111,7 @@ fn by_kubelet(pod: Pod, instance: &Instance, cpus: u32, dry_run: bool, is_node_d
         text: format!(
             "kubelet assigned CPUs {from}, and a pod keeps its CPUs until it is deleted{}",
             if is_node_damaged {
-                "; mend the node first, which isolates no new VM (steliactl why node)"
+                "; the node isolates no new VM now, so mend it first: steliactl why node"
             } else {
                 ""
             }

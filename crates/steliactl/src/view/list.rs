@@ -21,7 +21,7 @@ pub(crate) fn node_lines(problems: &[Reason], style: TextStyle) -> String {
     let of = |problem: &Reason| ("NODE".to_owned(), fact(problem), Meaning::Broken);
     let mut lines: Vec<Fact> = problems.iter().map(of).collect();
     lines.dedup();
-    if style.width.is_some() && !lines.is_empty() {
+    if style.is_for_people() && !lines.is_empty() {
         lines.push((String::new(), "steliactl why node".to_owned(), Meaning::Plain));
     }
     facts(&lines, style)
@@ -114,7 +114,7 @@ impl<'a> Vms<'a> {
             (printable(&format!("  {pod}")), ago, Meaning::Attention)
         });
         let former: Vec<Fact> = former.collect();
-        let about_former = (!former.is_empty()).then(|| format!("Also {FORMER} ({}):", restart(self.described)));
+        let about_former = (!former.is_empty()).then(|| format!("Also {FORMER}; {}:", restart(self.described)));
         let unmanaged = Some(self.described.node.unadopted.len()).filter(|count| *count > 0);
         let unmanaged = unmanaged.map(|count| format!("{count} not managed: steliactl list --unmanaged"));
         let lines = counts.into_iter().chain(unmanaged).chain(about_former);
@@ -144,7 +144,7 @@ impl Render for Vms<'_> {
             },
             vms => table(&COLUMNS, vms.iter().copied(), style),
         };
-        let footer = style.width.map(|_| self.footer(style));
+        let footer = style.is_for_people().then(|| self.footer(style));
         node + &vms + &footer.unwrap_or_default()
     }
 }

@@ -140,8 +140,9 @@ fn checked(node: &Node, now: u64) -> (String, Meaning) {
     if found > 0 {
         let is_degraded = node.instances.values().any(|one| !one.degraded.is_empty());
         let left = match found.saturating_sub(repaired) {
-            left if left > 0 && is_degraded => "not all repaired: steliactl verify",
-            _ => "all repaired",
+            0 => "all repaired".to_owned(),
+            left if is_degraded => format!("{left} not repaired: steliactl verify"),
+            left => format!("{left} not repaired at once"),
         };
         text += &format!("; so far {} by other programs, {left}", counted(found, "change"));
     }

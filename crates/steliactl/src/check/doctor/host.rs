@@ -35,7 +35,7 @@ pub(super) fn kernel(seen: &Observed) -> CheckResult {
     };
     match seen.exclusive {
         None => note(format!("{kernel}: no cgroup has the cpuset controller yet"), "", ""),
-        Some(true) if seen.kernel.is_empty() => pass("release and partition type not known".to_owned()),
+        Some(true) if seen.kernel.is_empty() => note("release and partition type not known", "", ""),
         Some(true) if isolated_is_safe(kernel) => pass(format!("{kernel}; partition type: isolated")),
         Some(true) => pass(format!(
             "{kernel}; partition type: root (isolated can hang this kernel)"

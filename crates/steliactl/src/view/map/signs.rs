@@ -30,7 +30,7 @@ pub(super) const ISOLATED: Sign = sign("A", "isolated", "c0 isolated");
 pub(super) const REMOTE: Sign = sign("A^", "device on another NUMA node than the CPUs", "c0 remote");
 pub(super) const DEVICE: Sign = sign("A", "device", "device c0");
 const DEGRADED: Sign = sign("A!", "degraded", "c0 degraded");
-const NO_VM: Sign = sign("A*", "pod without a VM", "c0 pod");
+const NO_VM: Sign = sign("A*", "pod without a managed VM", "c0 pod");
 
 impl Sign {
     /// The mark of a CPU of the `n`th pod, or of one that belongs to no pod.

@@ -48,7 +48,7 @@ pub(crate) const FORMER: &str = "released or ended, not isolated if still runnin
 /// What isolates such a VM again.
 pub(crate) fn restart(description: &Description) -> &'static str {
     if is_file_unusable(description) {
-        "mend the node (steliactl why node), then restart the container"
+        "once the node is mended, restart the container"
     } else {
         "restart the container"
     }
