@@ -271,20 +271,24 @@ impl Instance {
 
     /// The CPUs that its vCPU threads or its partition are on now, whatever its record says.
     pub fn held(&self) -> CpuSet {
-        let ListsInForce { exclusive, cpus, .. } = self.behaviour().lists_in_force(self);
+        self.held_of(&self.behaviour().lists_in_force(self))
+    }
+
+    fn held_of(&self, ListsInForce { exclusive, cpus, .. }: &ListsInForce) -> CpuSet {
         if self.vcpu().is_some_and(|vcpu| !vcpu.threads.is_empty()) {
-            exclusive.union(&cpus)
+            exclusive.union(cpus)
         } else {
-            exclusive
+            exclusive.clone()
         }
     }
 
     /// The CPUs that no other instance can have before its cgroups are off them: those of [`Self::held`], and those of the
     /// exclusive lists of the levels above, the pod's in place included.
     pub fn listed(&self) -> CpuSet {
-        let mut listed = self.held();
+        let lists = self.behaviour().lists_in_force(self);
+        let mut listed = self.held_of(&lists);
         listed.union_with(&self.scope_exclusive);
-        listed.union_with(&self.behaviour().lists_in_force(self).inner);
+        listed.union_with(&lists.inner);
         if let Some(level) = &self.pod_level {
             listed.union_with(&level.ours);
         }

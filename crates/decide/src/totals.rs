@@ -75,9 +75,11 @@ pub(crate) enum Of {
     Pinned,
     /// The CPUs that the cgroups of an instance have, its vCPUs' and those of exclusive lists: [`Instance::listed`].
     Listed,
+    /// The exclusive CPUs of instances whose vCPU threads must float: those that are no other pod's are kept for them.
+    Evicted,
 }
 
-const SETS: usize = Of::Listed as usize + 1;
+const SETS: usize = Of::Evicted as usize + 1;
 
 /// What one instance adds to the totals.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -114,7 +116,11 @@ impl Contribution {
                 ..Self::default()
             };
         }
-        if course_of(snapshot, facts, instance) == ThreadPlacement::Hold {
+        let course = course_of(snapshot, facts, instance);
+        if course == ThreadPlacement::Float && record.phase.has_vcpus() {
+            set(Of::Evicted, record.exclusive.clone());
+        }
+        if course == ThreadPlacement::Hold {
             // Until the kernel has made the partition that is asked for again, nothing else keeps tasks off.
             if !record.has_partition() || record.phase == Phase::Pinned {
                 set(Of::Pinned, record.exclusive.clone());
@@ -235,6 +241,14 @@ impl Totals {
             Some(Qos::Be) => self.cpus(Of::OwnedButLsr),
             _ => self.cpus(Of::Owned),
         }
+    }
+
+    /// CPUs that are kept for instances which must float, and that no instance runs on or is about to run on.
+    pub(super) fn kept_idle(&self) -> CpuSet {
+        let in_use = [Of::Listed, Of::Growing, Of::GrowingInPlace, Of::Pinned];
+        in_use.iter().fold(self.cpus(Of::Evicted).clone(), |idle, of| {
+            idle.difference(self.cpus(*of))
+        })
     }
 
     /// The sum of `cpu.weight`; 0 without a live instance.

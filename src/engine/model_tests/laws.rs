@@ -480,6 +480,14 @@ async fn the_laws_hold(ours: bool, older: bool, events: &[Event]) {
     false,
     vec![Event::Whole(0), Event::Run(1), Event::Blink(1), Event::Release(0)],
 )]
+// The float of the last VM leaves kubelet's CPU for one that is kept for an evicted container: none is free.
+#[case::kubelet_gives_the_last_shared_cpu_away(
+    true,
+    vec![
+        Event::Web(2), Event::Whole(1), Event::Start(0), Event::Whole(2), Event::Move(0, 2, true), Event::Run(4),
+        Event::Move(0, 4, false),
+    ],
+)]
 #[tokio::test]
 async fn the_laws_hold_after(#[case] ours: bool, #[case] events: Vec<Event>) {
     the_laws_hold(ours, false, &events).await;

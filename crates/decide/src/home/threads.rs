@@ -192,10 +192,20 @@ fn float_list(inputs: &Inputs<'_>, instance: &Instance, float: Option<&CpuSet>) 
     // A float whose list has CPUs of instances only (another program wrote it) must leave them even while kubelet's file
     // cannot be used, or no partition of theirs can be valid: to the reserved CPUs, else to any online CPU that is free.
     let anywhere = || open(&policies.allocator.reserved).or_else(|| open(facts.online()));
+    // Where no CPU is free, it shares those that are kept for evicted VMs rather than run on another pod's.
+    let kept_idle = || {
+        let others = facts.assigned().union(&snapshot.leftover);
+        let idle = facts
+            .totals()
+            .kept_idle()
+            .intersection(facts.online())
+            .difference(&others);
+        Some(idle).filter(|idle| snapshot.kubelet.is_ok() && !idle.is_empty())
+    };
     float
         .cloned()
         .or_else(|| open(&now))
-        .or_else(|| anywhere().filter(|_| !now.is_empty()))
+        .or_else(|| anywhere().or_else(kept_idle).filter(|_| !now.is_empty()))
 }
 
 /// Enable the controllers of the two cgroups for the children of a cgroup, where one is missing.
