@@ -2,6 +2,7 @@
 
 mod best_nodes;
 mod calls;
+mod idle_timeout;
 mod metrics;
 mod server;
 #[cfg(test)]

@@ -10,7 +10,7 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use stelia_cpus::text::named;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use super::idle_timeout::{IdleTimeout, TimedStream};
 use super::tls::Tls;
 use super::{calls, metrics};
 use crate::placer::{NotReady, Placer};
@@ -26,10 +27,9 @@ use crate::placer::{NotReady, Placer};
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     pub connections: usize,
-    /// Until a TLS handshake is done, and then until the first request's headers are there.
+    /// Until a request's headers are there, and until a TLS handshake is done.
     pub headers: Duration,
-    /// Until the headers of a connection's next request are there. kube-scheduler closes an idle one after 90 s, and a bind fails if it uses one that is being
-    /// closed here.
+    /// Until an answer is read and the next request of a connection begins. kube-scheduler closes an idle one after 90 s.
     pub idle: Duration,
     /// Until its body is there.
     pub body: Duration,
@@ -138,11 +138,15 @@ impl Client {
             bounds,
             ended,
         } = self;
+        let timeout = IdleTimeout::new(bounds.headers, bounds.idle);
+        let stream = TimedStream::new(stream, timeout.clone());
+        let idle_clock = timeout.clone();
         let (called, leader_check) = (Arc::new(AtomicBool::new(false)), placer.clone());
         let mark_called = called.clone();
         let service = service_fn(move |request| {
-            let placer = placer.clone();
+            let (placer, timeout) = (placer.clone(), timeout.clone());
             mark_called.store(true, Ordering::Relaxed);
+            timeout.begins();
             async move {
                 let mut answer = answer(&placer, request, paths, bounds).await;
                 // A scheduler calls on its open connections for as long as they last. A new one goes through the Service, which leads to the
@@ -152,18 +156,16 @@ impl Client {
                         .headers_mut()
                         .insert(CONNECTION, http::HeaderValue::from_static("close"));
                 }
+                timeout.ends();
                 Ok::<_, Infallible>(answer)
             }
         });
         let mut builder = hyper::server::conn::http1::Builder::new();
-        builder
-            .timer(TokioTimer::new())
-            .header_read_timeout(bounds.idle)
-            .max_headers(64);
+        builder.header_read_timeout(None).max_headers(64);
         let connection = builder.serve_connection(TokioIo::new(stream), service);
-        let overdue = tokio::time::sleep(bounds.headers);
+        let overdue = idle_clock.overdue();
         tokio::pin!(connection, overdue);
-        let (mut ending, mut is_new) = (false, true);
+        let mut ending = false;
         let mut leader_checks = tokio::time::interval(LEADER_CHECK_PERIOD);
         loop {
             tokio::select! {
@@ -173,12 +175,9 @@ impl Client {
                     }
                     return;
                 }
-                () = overdue.as_mut(), if is_new => {
-                    is_new = false;
-                    if !called.load(Ordering::Relaxed) {
-                        debug!("a connection: the client was silent for too long");
-                        return;
-                    }
+                () = overdue.as_mut() => {
+                    debug!("a connection: the client was silent for too long");
+                    return;
                 }
                 () = ended.cancelled(), if !ending => {
                     ending = true;

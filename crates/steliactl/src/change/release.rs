@@ -7,12 +7,19 @@ use crate::shared::output::{Render, TextStyle, paragraph, printable};
 
 /// The VM and the CPUs that it had. As JSON the pod alone.
 #[derive(Serialize)]
-#[serde(transparent)]
-pub(crate) struct Released(Pod, #[serde(skip)] String, #[serde(skip)] &'static str);
+pub(crate) struct Released {
+    #[serde(flatten)]
+    pod: Pod,
+    #[serde(skip)]
+    cpus: String,
+    /// What isolates the VM again.
+    #[serde(skip)]
+    undo: &'static str,
+}
 
 impl Render for Released {
     fn text(&self, style: TextStyle) -> String {
-        let (pod, cpus) = (self.0.in_full(), &self.1);
+        let (pod, cpus) = (self.pod.in_full(), &self.cpus);
         let cpus = if cpus.is_empty() {
             String::new()
         } else {
@@ -20,13 +27,13 @@ impl Render for Released {
         };
         let done = format!(
             "{pod}: released{cpus}; the VM keeps running, unisolated. Undo: {}",
-            self.2
+            self.undo
         );
         paragraph(&printable(&done), style)
     }
 
     fn names(&self) -> Vec<String> {
-        vec![self.0.to_string()]
+        vec![self.pod.to_string()]
     }
 }
 
@@ -39,5 +46,5 @@ pub(crate) async fn release(client: &Client, vm: &str) -> Result<Released, Failu
         .describe()
         .await
         .map_or("restart the container", |node| restart(&node));
-    Ok(Released(pod, cpus, undo))
+    Ok(Released { pod, cpus, undo })
 }

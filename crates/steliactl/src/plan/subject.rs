@@ -50,9 +50,10 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, Box<Rej
         _ => "kubelet would not start: ",
     };
     let config = config.map_err(|cause| {
-        let beginning = match cause.keeps_kubelet_from_starting() {
-            true => no_start,
-            false => "kubelet's settings cannot be read: ",
+        let beginning = if cause.keeps_kubelet_from_starting() {
+            no_start
+        } else {
+            "kubelet's settings cannot be read: "
         };
         format!("{beginning}{cause}")
     })?;

@@ -127,6 +127,18 @@ async fn slow_and_broken_clients_cost_themselves_alone() {
         tokio::time::sleep(Duration::from_millis(700)).await;
     }
     assert_eq!(kept.read(&mut [0u8; 1]).await.unwrap_or(0), 0);
+    // A later request whose header is never whole ends its connection sooner than silence between requests does.
+    let mut idle = TcpStream::connect(served.address).await.unwrap();
+    let mut half = TcpStream::connect(served.address).await.unwrap();
+    for stream in [&mut idle, &mut half] {
+        assert_eq!(exchange(stream, &request("GET", "/healthz", "")).await.0, 200);
+    }
+    half.write_all(b"GET /healthz HT").await.unwrap();
+    let (mut of_idle, mut of_half) = ([0u8; 1], [0u8; 1]);
+    tokio::select! {
+        _ = idle.read(&mut of_idle) => panic!("the idle one ended first"),
+        read = half.read(&mut of_half) => assert_eq!(read.unwrap_or(0), 0),
+    }
     // One that closes in the midst of it.
     let mut gone = TcpStream::connect(served.address).await.unwrap();
     gone.write_all(b"POST /bind HTTP/1.1\r\nContent-Length: 9\r\n\r\n{")

@@ -491,19 +491,19 @@ impl World {
         }
     }
 
+    fn pick_alive(&self, choice: usize) -> Option<u128> {
+        let alive = self.pods.iter().filter(|(_, pod)| !pod.failed);
+        let alive: Vec<u128> = alive.map(|(uid, _)| *uid).collect();
+        pick(&alive, choice).copied()
+    }
+
     /// The author of a pod changes its annotation and its size.
     fn rewrite(&mut self, choice: usize) {
-        let alive: Vec<u128> = self
-            .pods
-            .iter()
-            .filter(|(_, pod)| !pod.failed)
-            .map(|(uid, _)| *uid)
-            .collect();
-        let Some(uid) = pick(&alive, choice) else { return };
-        let pod = self.pods.get_mut(uid).unwrap();
+        let Some(uid) = self.pick_alive(choice) else { return };
+        let pod = self.pods.get_mut(&uid).unwrap();
         pod.cpus = [None, Some(CpuSet::below(choice as u32 / 3 % CPUS + 1))][choice % 2].clone();
         (pod.request, pod.rewritten) = (choice / 5 % 9 + 1, true);
-        self.changed(*uid);
+        self.changed(uid);
     }
 
     /// kubelet has ended it, and the API server forgets it.
@@ -519,21 +519,15 @@ impl World {
 
     /// The API server forgets it at once, and its node a while later, if nobody was told that the node runs it.
     fn delete_by_force(&mut self, choice: usize) {
-        let alive: Vec<u128> = self
-            .pods
-            .iter()
-            .filter(|(_, pod)| !pod.failed)
-            .map(|(uid, _)| *uid)
-            .collect();
-        let Some(uid) = pick(&alive, choice) else { return };
-        let pod = self.pods.remove(uid).unwrap();
-        self.logs[0].push(Event::PodGone(*uid));
+        let Some(uid) = self.pick_alive(choice) else { return };
+        let pod = self.pods.remove(&uid).unwrap();
+        self.logs[0].push(Event::PodGone(uid));
         let time = if pod.shown {
             Duration::ZERO
         } else {
             SETTLE_TIMEOUT - Duration::from_millis(1)
         };
-        self.lingering.push((self.now + time, *uid, pod));
+        self.lingering.push((self.now + time, uid, pod));
         self.pass(Duration::ZERO);
     }
 
