@@ -1,13 +1,20 @@
-//! The device plugin: a pod asks for `stelia.io/vm` and has what its VM needs of the node; kubelet and the daemon come and go.
+//! The device plugin: a pod asks for `stelia.io/vm` and has what its VM needs of the node; kubelet and the daemon come and go; clients that are not kubelet.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
 use crate::first_vm;
 use crate::support::device_plugin::{FOLDER, ONE, PATH_UNIT, RESOURCE, Resource, UNIT, show, socket, wait_healthy};
 use crate::support::*;
+
+/// What clients on the plugin's socket may make its memory grow by.
+const GROWTH_KIB: u64 = 16 << 10;
+const DEVICES: &str = "/job/kubelet-devices";
 const KVM: &str = "/dev/kvm";
 
 /// A pod with a VM, and nothing of the node's but what the plugin gives it.
@@ -177,5 +184,85 @@ fn kubelet_the_daemon_and_the_plugin_come_and_go_and_a_running_vm_stays_as_it_is
         let other = start_vm("other");
         assert_isolated(&other, 2);
         assert_ne!(show().of(&other.uid), own);
+    });
+}
+
+/// Streams that nobody reads, for as long as this is held.
+fn unread(connections: u32, streams: u32) -> Killed {
+    let words = [connections, streams].map(|number| number.to_string());
+    let mut command = Command::new(DEVICES);
+    command.arg("call").arg(socket()).arg("streams").args(words);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    Killed(command.spawn().expect(DEVICES))
+}
+
+#[test]
+fn clients_that_are_not_kubelet_neither_grow_the_plugin_nor_keep_kubelet_from_it() {
+    needs_kvm();
+    on_node_undoing(undo, || {
+        let offered = device_plugin::start();
+        let (pid, before) = (main_pid(UNIT), kib(main_pid(UNIT), "VmRSS"));
+        let path = socket();
+        let text = path.to_str().expect("a path");
+        let call = |words: &[&str]| output(&[&[DEVICES, "call", text], words].concat());
+
+        // The folder and the socket are root's.
+        let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+        let to = format!("UNIX-CONNECT:{text}");
+        let connected = output(&[&nobody[..], &["socat", "-u", "OPEN:/dev/null", &to]].concat());
+        assert!(!connected.status.success());
+
+        // Requests that kubelet does not make.
+        let device = offered.healthy.first().expect("a device");
+        let two = offered.healthy.iter().take(2).cloned().collect::<Vec<_>>().join(",");
+        let long = (8 << 20).to_string();
+        let ids = ["vm-99999", two.as_str(), "", "../../etc/passwd"].map(|id| ("allocate", id));
+        for (request, of) in ids.into_iter().chain([("long-id", long.as_str())]) {
+            let out = call(&[request, of]);
+            let said = utf8(&out.stderr);
+            assert!(!out.status.success(), "{request} {of:?}: {out:?}");
+            assert!(said.len() < 1000, "{request} {of:?}: {} bytes", said.len());
+        }
+        assert!(call(&["allocate", device]).status.success());
+
+        // No HTTP/2, half of it, nothing at all, and streams that nobody reads: as many as there is room for.
+        let connect = || UnixStream::connect(&path);
+        let mut open: Vec<UnixStream> = (0..200).filter_map(|_| connect().ok()).collect();
+        for (number, stream) in open.iter_mut().enumerate() {
+            let _ = stream.set_write_timeout(Some(Duration::from_millis(200)));
+            let _ = match number % 4 {
+                0 => stream.write_all(&[0xff; 1 << 16]),
+                1 => stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04"),
+                2 => stream.write_all(b"GET / HTTP/1.1\r\nHost: kubelet\r\n\r\n"),
+                _ => Ok(()),
+            };
+        }
+        let held = [unread(20, 40), unread(20, 40)];
+        sleep(Duration::from_secs(3));
+
+        // kubelet's own stream lives, it gets devices, and it hears of the daemon.
+        assert!(show().vms().connected);
+        let pod = start_vm("beside");
+        assert_isolated(&pod, 2);
+        stopped_but_for(None);
+        wait_unhealthy("kubelet hears that the daemon is gone");
+        start_all();
+        wait_healthy("and that it is back");
+        // So does a new kubelet.
+        run("kubelet-standin devices restart");
+        wait_healthy("a new kubelet gets through");
+
+        let after = kib(main_pid(UNIT), "VmRSS");
+        assert!(after < before + GROWTH_KIB, "from {before} to {after} KiB");
+        assert_eq!(main_pid(UNIT), pid, "the plugin was started again");
+        drop(open);
+        drop(held);
+        wait_until_or("its descriptors are closed", device_plugin::journal, || {
+            descriptors(&pid) < 40
+        });
+        assert!(!journal(&["-u", UNIT]).contains("panicked"));
     });
 }

@@ -38,7 +38,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// In the form in which Go's gRPC library prints it, which is what kubelet puts into the event of the pod.
-fn in_go(status: &Status) -> String {
+pub fn in_go(status: &Status) -> String {
     format!("rpc error: code = {:?} desc = {}", status.code(), status.message())
 }
 

@@ -7,3 +7,4 @@ pub mod folder;
 pub mod kubelet;
 pub mod manager;
 pub mod offered;
+pub mod unusual_calls;

@@ -18,6 +18,7 @@ use stelia_device_plugin::api::{
 };
 use test_kubelet_devices::control::{self, Request};
 use test_kubelet_devices::kubelet::Kubelet;
+use test_kubelet_devices::unusual_calls;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -239,4 +240,24 @@ async fn what_kubelet_refuses_is_refused() {
     assert_eq!(now["registrations"], 0);
     let refused = allocate(&control, "a", 1).await.expect_err("nobody registered");
     assert!(refused.to_string().contains("unregistered"), "{refused}");
+}
+
+#[tokio::test]
+async fn unusual_calls_reach_the_plugin() {
+    let above = tempfile::tempdir().expect("a folder");
+    let (_health, watched) = watch::channel(HEALTHY);
+    let _plugin = start_plugin(above.path(), watched);
+    let socket = above.path().join("vm.sock");
+    let id = |id: &str| vec![id.to_owned()];
+    let answers = unusual_calls::allocate(&socket, &[id("vm-0")]).await.expect("a device");
+    assert_eq!(answers.len(), 1);
+    let refused = unusual_calls::allocate(&socket, &[id("vm-0"), id("vm-1")])
+        .await
+        .expect_err("two containers");
+    assert!(refused.to_string().contains("InvalidArgument"), "{refused}");
+    unusual_calls::long_id(&socket, 1 << 20)
+        .await
+        .expect_err("longer than a message may be");
+    let unread = unusual_calls::open(&socket, 3, 2).await;
+    assert_eq!((unread.connections, unread.streams), (3, 6), "{:?}", unread.refusal);
 }
