@@ -61,6 +61,8 @@ pub(super) struct Dirty {
     behind: u32,
     /// Instances to be planned for without being read.
     pub(super) plan: BTreeSet<PodUid>,
+    /// Instances that have ended, which the view still shows and calls still wait for.
+    pub(super) gone: BTreeSet<PodUid>,
     /// All instances are to be planned for.
     pub(super) everyone: bool,
     /// What all share is to be planned.
@@ -78,6 +80,7 @@ impl Dirty {
             || !self.unknown.is_empty()
             || !self.audit.is_empty()
             || !self.plan.is_empty()
+            || !self.gone.is_empty()
             || !self.floats.is_empty()
             || self.instances.keys().any(|pod| !rests(pod))
     }

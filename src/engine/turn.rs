@@ -36,15 +36,15 @@ impl EngineState {
                 follows_us: None,
             });
         }
-        let mut everyone = std::mem::take(&mut self.dirty.everyone);
-        let mut whom: BTreeSet<PodUid> = std::mem::take(&mut self.dirty.plan);
-        everyone |= self.look_at_node(&mut whom);
-        let mut gone = BTreeSet::new();
-        everyone |= self.look_at_instances(&mut whom, &mut gone);
+        self.look_at_node();
+        self.look_at_instances();
         if self.picture.needs_outside() {
             self.dirty.outside = true;
-            everyone |= self.look_at_node(&mut whom);
+            self.look_at_node();
         }
+        let mut whom = std::mem::take(&mut self.dirty.plan);
+        let gone = std::mem::take(&mut self.dirty.gone);
+        let everyone = std::mem::take(&mut self.dirty.everyone);
         if everyone {
             whom.extend(self.picture.snapshot.instances.keys().cloned());
         }
@@ -73,8 +73,8 @@ impl EngineState {
         resting.cloned().map(Some).collect()
     }
 
-    /// Read what of the node may be out of date; whether all instances are to be planned for.
-    pub(super) fn look_at_node(&mut self, whom: &mut BTreeSet<PodUid>) -> bool {
+    /// Read what of the node may be out of date.
+    pub(super) fn look_at_node(&mut self) {
         if self.dirty.slice {
             match outside_units::record_again(&*self.system.cgroups, &self.picture.snapshot) {
                 Ok(true) => {
@@ -88,7 +88,6 @@ impl EngineState {
         let shared = self.dirty.slice || self.dirty.outside;
         let node = self.picture.look_at_node(&self.system, &self.settings, &mut self.dirty);
         let picture::NodeReading {
-            everyone,
             kubelet_before,
             findings,
             found,
@@ -96,7 +95,7 @@ impl EngineState {
         for pod in found {
             self.watcher.forget(&pod);
             self.dirty.again(pod.clone());
-            whom.insert(pod);
+            self.dirty.plan.insert(pod);
         }
         if let Some(before) = kubelet_before {
             self.kubelet_changed(&before);
@@ -105,7 +104,6 @@ impl EngineState {
         // What this program wrote itself is not drift.
         let ours = shared && std::mem::take(&mut self.dirty.wrote_shared);
         self.log_drift(None, if ours { Vec::new() } else { findings });
-        everyone
     }
 
     /// Follow a change of kubelet's file.
@@ -124,37 +122,33 @@ impl EngineState {
     }
 
     /// Read the instances that are due.
-    fn look_at_instances(&mut self, whom: &mut BTreeSet<PodUid>, gone: &mut BTreeSet<PodUid>) -> bool {
+    fn look_at_instances(&mut self) {
         let retries = &self.retries.instances;
         let now = Instant::now();
         let due = self.dirty.due(|pod| retries.rests(pod), &self.recent_looks, now);
-        let mut everyone = false;
         for (pod, ours) in std::mem::take(&mut self.dirty.floats) {
             let drifted = self.picture.look_at_float(&self.system, &pod, ours, &mut self.dirty);
             if let Some((before, findings)) = drifted {
                 self.log_drift(Some(*before), findings);
             }
-            whom.insert(pod);
+            self.dirty.plan.insert(pod);
         }
         for (pod, stale) in due {
-            everyone |= self.look_at(&pod, stale, gone);
+            self.look_at(&pod, stale);
             let tasks = self.picture.find(&pod).map_or(0, Instance::tasks);
             self.recent_looks.add(&pod, tasks, now);
-            whom.insert(pod);
+            self.dirty.plan.insert(pod);
         }
-        everyone
     }
 
-    /// Read one instance; whether that concerns others.
-    pub(super) fn look_at(&mut self, pod: &PodUid, stale: Stale, gone: &mut BTreeSet<PodUid>) -> bool {
-        let policies = &self.settings.policies;
-        let look = self
-            .picture
-            .look_at(&self.system, policies, &mut self.watcher, pod, stale);
+    /// Read one instance.
+    pub(super) fn look_at(&mut self, pod: &PodUid, stale: Stale) {
+        let Self { system, settings, picture, watcher, dirty, .. } = self;
+        let look = picture.look_at(system, &settings.policies, watcher, pod, stale, dirty);
         match look {
             Ok(look) => {
                 if look.gone {
-                    gone.insert(pod.clone());
+                    self.dirty.gone.insert(pod.clone());
                     self.forget(pod);
                 }
                 if let Some((before, findings)) = look.drifted {
@@ -164,7 +158,6 @@ impl EngineState {
                     let numbers = self.passes.of.entry(pod.clone()).or_default();
                     numbers.looks = numbers.looks.wrapping_add(1);
                 }
-                look.everyone
             }
             Err(error) => {
                 // What is known of it is kept, and reading it is retried.
@@ -172,7 +165,6 @@ impl EngineState {
                     .instances
                     .tried(pod, 1, vec![error.to_string()], Instant::now());
                 self.dirty.instances.entry(pod.clone()).or_insert(stale);
-                false
             }
         }
     }
@@ -237,7 +229,8 @@ impl EngineState {
         }
         let (outcomes, systemds) = apply(&self.system, &mut self.picture.snapshot.instances, steps);
         for instance in before.values() {
-            self.dirty.everyone |= self.picture.record(&self.settings.policies, instance);
+            self.picture
+                .follow_record(&self.settings.policies, instance, &mut self.dirty);
             let now = self.picture.snapshot.instances.get(&instance.record.pod);
             if now.is_some_and(|now| !instance.record.exclusive.is_subset(&now.record.exclusive)) {
                 self.retry_all();

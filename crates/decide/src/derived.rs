@@ -97,6 +97,22 @@ impl Blocked {
     }
 }
 
+/// Whose plan may differ after a change of one instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Concerned {
+    /// Its own only.
+    Itself,
+    /// Others' too, because the CPUs that their floats may have changed, or they wait for CPUs of this one.
+    Everyone,
+}
+
+impl Concerned {
+    fn everyone_if(others_differ: bool) -> Self {
+        if others_differ { Self::Everyone } else { Self::Itself }
+    }
+}
+
 impl Assessment {
     /// Derived for one instance of a snapshot.
     pub fn of(snapshot: &Snapshot, facts: &Derived, policies: &Policies, instance: &Instance) -> Self {
@@ -190,15 +206,14 @@ impl Derived {
         facts
     }
 
-    /// Follow one instance that changed, came or went in a snapshot that is otherwise the same. Returns whether others are
-    /// concerned, because the CPUs their floats may have changed.
+    /// Follow one instance that changed, came or went in a snapshot that is otherwise the same.
     pub fn replace(
         &mut self,
         snapshot: &Snapshot,
         policies: &Policies,
         before: Option<&Instance>,
         now: Option<&Instance>,
-    ) -> bool {
+    ) -> Concerned {
         let mut totals = std::mem::take(&mut self.totals);
         let kinds = [Of::Owned, Of::OwnedButLsr, Of::Recorded, Of::RecordedLsr];
         let owned = |totals: &Totals| kinds.map(|kind| totals.cpus(kind).clone());
@@ -217,18 +232,18 @@ impl Derived {
         if regiven && (evicts || contested(&totals)) {
             // Whoever else has these CPUs is evicted now, or is not any more: that is in the totals too.
             *self = Self::of(snapshot, policies);
-            return true;
+            return Concerned::Everyone;
         }
         was_given.iter().for_each(|(pod, _)| drop(self.given.remove(pod)));
         self.given.extend(is_given);
         let changed = owned(&totals) != had;
         self.totals = totals;
         if !changed {
-            return awaited;
+            return Concerned::everyone_if(awaited);
         }
         let open = self.open.clone();
         self.divide(snapshot, policies);
-        awaited || self.open != open
+        Concerned::everyone_if(awaited || self.open != open)
     }
 
     /// Divide the unassigned CPUs into pools.

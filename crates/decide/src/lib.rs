@@ -31,7 +31,7 @@ mod vcpu_placement;
 pub mod workers;
 
 pub use attach::{AdoptedPlacement, attached, placement_of};
-pub use derived::{Assessment, Blocked, Derived};
+pub use derived::{Assessment, Blocked, Concerned, Derived};
 pub use home::{Above, Registration};
 pub use kubelet_state::{refused_beside, usable_state};
 pub use shown_state::{not_isolated, shown_state};

@@ -149,8 +149,7 @@ impl EngineState {
             .find(&pod)
             .is_some_and(|known| !known.record.vcpus.is_empty())
         {
-            let mut gone = BTreeSet::new();
-            self.dirty.everyone |= self.look_at(&pod, Stale::default(), &mut gone);
+            self.look_at(&pod, Stale::default());
         }
         let known = self.picture.find(&pod).ok_or_else(|| no_instance(&pod))?;
         match known.record.phase {
@@ -221,7 +220,8 @@ impl EngineState {
             instance.record = next;
             instance.refusals = 0;
         }
-        self.dirty.everyone |= self.picture.record(&self.settings.policies, &before);
+        self.picture
+            .follow_record(&self.settings.policies, &before, &mut self.dirty);
         Ok(())
     }
 

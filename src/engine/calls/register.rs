@@ -97,9 +97,7 @@ impl EngineState {
         // The cgroup of all pods may be newer than the last look.
         let pods = self.picture.snapshot.kubepods.as_ref();
         self.dirty.slice |= pods.is_none_or(|level| level.exclusive.is_none());
-        let mut found = Default::default();
-        self.dirty.everyone |= self.look_at_node(&mut found);
-        self.dirty.plan.extend(found);
+        self.look_at_node();
         let mut pod = None;
         match self.admit(&call.request, call.runtime_check.as_ref(), &mut pod) {
             Ok(Admitted::Existing(pod)) if call.request.caller.is_some() && self.is_adopted(&pod) => {
@@ -137,7 +135,8 @@ impl EngineState {
                     made = Some(Made::InPlace);
                 } else {
                     self.systemd_calls.start(&self.system, &record, *limits);
-                    self.dirty.everyone |= self.picture.admit(&self.settings.policies, *record, pod_name);
+                    let policies = &self.settings.policies;
+                    self.picture.admit(policies, *record, pod_name, &mut self.dirty);
                 }
                 let reply = call.reply;
                 self.wait(&pod, asker, Registered { reply, made });
@@ -188,9 +187,9 @@ impl EngineState {
     fn begin_in_place(&mut self, record: &Record, pod_name: Option<PodName>) -> Result<(), Error> {
         let pod = &record.pod;
         in_place::register(&self.system, record).map_err(|error| error.of(pod))?;
-        self.dirty.everyone |= self
-            .picture
-            .admit_in_place(&self.settings.policies, record.clone(), pod_name);
+        let policies = &self.settings.policies;
+        self.picture
+            .admit_in_place(policies, record.clone(), pod_name, &mut self.dirty);
         self.watcher.forget(pod);
         self.dirty.made(pod.clone());
         self.dirty.slice = true;
@@ -224,7 +223,7 @@ impl EngineState {
                 }
             }
             Err(refusal) => {
-                self.dirty.everyone |= self.picture.remove(&self.settings.policies, pod);
+                self.picture.remove(&self.settings.policies, pod, &mut self.dirty);
                 // No process was moved yet.
                 for (asker, goal) in self.take_goals::<Registered>(pod) {
                     self.finish(&asker, [goal.reply], Err(refusal.clone()));

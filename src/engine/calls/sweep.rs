@@ -1,7 +1,5 @@
 //! What Reconcile and Reload share: they are answered once each instance was looked at.
 
-use std::collections::BTreeSet;
-
 use super::{Sweep, SweepAnswer};
 use crate::engine::state::EngineState;
 
@@ -9,9 +7,7 @@ impl EngineState {
     /// Answer when each of the instances that are there now has been looked at.
     pub(super) fn sweep(&mut self, answer: SweepAnswer) {
         // The node first, so that new scopes are included.
-        let mut found = BTreeSet::new();
-        self.dirty.everyone |= self.look_at_node(&mut found);
-        self.dirty.plan.extend(found);
+        self.look_at_node();
         // Not instances whose scopes systemd is making.
         let starting = &self.picture.starting;
         let pods = self.picture.snapshot.instances.keys();

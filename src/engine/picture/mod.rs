@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::entitlement::{Entitlement, is_crowded};
-use stelia_decide::{Assessment, Derived, Instance, Snapshot, Step, Tree};
+use stelia_decide::{Assessment, Concerned, Derived, Instance, Snapshot, Step, Tree};
 use stelia_kernel::cgroup::CgroupPath;
 use stelia_kernel::{System, clock};
 use stelia_kubelet::{PodName, PodUid};
@@ -146,18 +146,17 @@ impl Picture {
         self.snapshot.instances.get(pod).filter(|instance| instance.populated)
     }
 
-    fn put(&mut self, policies: &Policies, instance: Instance) -> bool {
+    fn put(&mut self, policies: &Policies, instance: Instance, dirty: &mut Dirty) {
         let pod = instance.record.pod.clone();
         if let Some(level) = instance.tree.pod() {
             self.snapshot.unclaimed.remove(&level);
             self.snapshot.half_registered.remove(instance.tree.outer());
         }
         let before = self.snapshot.put(instance);
-        self.changed(policies, before.as_ref(), &pod)
+        self.changed(policies, before.as_ref(), &pod, dirty);
     }
 
-    /// Remove an instance; whether that concerns others.
-    pub(super) fn remove(&mut self, policies: &Policies, pod: &PodUid) -> bool {
+    pub(super) fn remove(&mut self, policies: &Policies, pod: &PodUid, dirty: &mut Dirty) {
         let before = self.snapshot.instances.remove(pod);
         // A container takes its own list along, not what was added to its pod's, nor the record there.
         let container = before.as_ref().filter(|before| before.tree.pod().is_some());
@@ -166,7 +165,7 @@ impl Picture {
         let level = before.as_ref().and_then(|before| before.pod_level.as_ref());
         let claimed = level.filter(|level| !level.ours.is_empty());
         self.snapshot.unclaimed.extend(claimed.map(|level| level.path.clone()));
-        let others = self.changed(policies, before.as_ref(), pod);
+        self.changed(policies, before.as_ref(), pod, dirty);
         self.snapshot.siblings.remove(pod);
         self.snapshot.unsettled.remove(pod);
         self.snapshot.unplug_overdue.remove(pod);
@@ -180,27 +179,35 @@ impl Picture {
         self.refused.forget(pod);
         self.refused.end_pauses();
         self.list_abandoned();
-        others
     }
 
     /// Add an admitted container: its CPUs are assigned while its scope is made.
-    pub(super) fn admit(&mut self, policies: &Policies, record: Record, pod_name: Option<PodName>) -> bool {
+    pub(super) fn admit(
+        &mut self,
+        policies: &Policies,
+        record: Record,
+        pod_name: Option<PodName>,
+        dirty: &mut Dirty,
+    ) {
         self.starting.insert(record.pod.clone());
         let tree = Tree::of(&record);
-        self.put(policies, Instance::admitted(record, pod_name, tree))
+        self.put(policies, Instance::admitted(record, pod_name, tree), dirty);
     }
 
     /// Add a container that was admitted in place.
-    pub(super) fn admit_in_place(&mut self, policies: &Policies, record: Record, pod_name: Option<PodName>) -> bool {
+    pub(super) fn admit_in_place(
+        &mut self,
+        policies: &Policies,
+        record: Record,
+        pod_name: Option<PodName>,
+        dirty: &mut Dirty,
+    ) {
         let tree = Tree::of(&record);
-        let instance = Instance::admitted(record, pod_name, tree);
-        self.put(
-            policies,
-            Instance {
-                populated: true,
-                ..instance
-            },
-        )
+        let instance = Instance {
+            populated: true,
+            ..Instance::admitted(record, pod_name, tree)
+        };
+        self.put(policies, instance, dirty);
     }
 
     /// How often the partition that the kernel refused to an instance was asked for again at an audit.
@@ -208,17 +215,18 @@ impl Picture {
         self.refused.retries(pod)
     }
 
-    /// Follow a change of an instance's record; whether that concerns others.
-    pub(super) fn record(&mut self, policies: &Policies, before: &Instance) -> bool {
-        self.changed(policies, Some(before), &before.record.pod)
+    /// Follow a change of an instance's record.
+    pub(super) fn follow_record(&mut self, policies: &Policies, before: &Instance, dirty: &mut Dirty) {
+        self.changed(policies, Some(before), &before.record.pod, dirty);
     }
 
-    /// Update the facts for one instance that changed, came or went; whether that concerns others.
-    fn changed(&mut self, policies: &Policies, before: Option<&Instance>, pod: &PodUid) -> bool {
+    /// Update the facts for one instance that changed, came or went, and mark the others where that concerns them.
+    fn changed(&mut self, policies: &Policies, before: Option<&Instance>, pod: &PodUid, dirty: &mut Dirty) {
         let now = self.snapshot.instances.get(pod);
-        let others = self.facts.replace(&self.snapshot, policies, before, now);
-        self.node_changed |= others && self.facts.pools().is_some();
-        others
+        if self.facts.replace(&self.snapshot, policies, before, now) == Concerned::Everyone {
+            dirty.everyone = true;
+            self.node_changed |= self.facts.pools().is_some();
+        }
     }
 
     /// Derive what decisions need of one instance, with conditions that count only after a time.

@@ -21,8 +21,6 @@ use crate::engine::{in_place, read_cgroups, sibling_containers};
 
 #[derive(Debug, Default)]
 pub(in crate::engine) struct InstanceReading {
-    /// Others are to be planned for too.
-    pub(in crate::engine) everyone: bool,
     /// Drift, with the instance as it was before.
     pub(in crate::engine) drifted: Option<(Box<Instance>, Vec<Finding>)>,
     pub(in crate::engine) gone: bool,
@@ -40,6 +38,7 @@ impl Picture {
         watcher: &mut Watcher,
         pod: &PodUid,
         stale: Stale,
+        dirty: &mut Dirty,
     ) -> Result<InstanceReading, CgroupError> {
         let Some(known) = self.snapshot.instances.get(pod) else {
             return Ok(InstanceReading::default());
@@ -52,27 +51,18 @@ impl Picture {
         let limits = self.known_limits(pod, stale.limits);
         // Given back, the container lives on without being an instance.
         let is_given_back = leaves && tree.pod().is_some() && in_place::is_unregistered(&*system.cgroups, &tree)?;
-        let mut now = match read_cgroups::instance(system, record, tree, leaves, &self.limit_files, limits) {
+        let reading = read_cgroups::instance(system, record, tree, leaves, &self.limit_files, limits);
+        let mut now = match reading {
             Ok(now) if !is_given_back => now,
-            Ok(_) => {
+            Err(error) if !error.is_gone() => return Err(error),
+            Ok(_) | Err(_) => {
                 watcher.forget(pod);
-                let everyone = self.remove(policies, pod);
+                self.remove(policies, pod, dirty);
                 return Ok(InstanceReading {
-                    everyone,
                     gone: true,
                     drifted: None,
                 });
             }
-            Err(error) if error.is_gone() => {
-                watcher.forget(pod);
-                let everyone = self.remove(policies, pod);
-                return Ok(InstanceReading {
-                    everyone,
-                    gone: true,
-                    drifted: None,
-                });
-            }
-            Err(error) => return Err(error),
         };
         let float = now.inner.as_ref().filter(|_| now.tree.has_float());
         let float = float.map(|_| directory(system, now.tree.float()));
@@ -105,13 +95,9 @@ impl Picture {
             drift_findings::of_instance(known, &now, entry_of(&self.snapshot.kubelet, &now.record))
         };
         let drifted = (!findings.is_empty()).then(|| (Box::new(known.clone()), findings));
-        let everyone = self.put(policies, now);
+        self.put(policies, now, dirty);
         self.read_siblings(system, pod);
-        Ok(InstanceReading {
-            everyone,
-            drifted,
-            gone: false,
-        })
+        Ok(InstanceReading { drifted, gone: false })
     }
 
     /// Read only float's CPUs, and after a change of `ours` the origin's threads that follow them. Drift, with the instance as it was

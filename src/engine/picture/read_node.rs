@@ -21,7 +21,6 @@ use crate::engine::{in_place, outside_units};
 #[derive(Debug, Default)]
 pub(in crate::engine) struct NodeReading {
     /// All instances are to be planned for.
-    pub(in crate::engine) everyone: bool,
     /// kubelet's former state, if it differs from the present one.
     pub(in crate::engine) kubelet_before: Option<Result<CpuManagerState, String>>,
     /// Drift in the slice and in units outside.
@@ -66,14 +65,14 @@ impl Picture {
         }
         let unknown = std::mem::take(&mut dirty.unknown);
         if !unknown.is_empty() {
-            let found = self.look_at_unknown(system, policies, &unknown);
-            node.everyone |= !found.is_empty();
+            let found = self.look_at_unknown(system, policies, &unknown, dirty);
+            dirty.everyone |= !found.is_empty();
             node.found.extend(found);
             dirty.slice = true;
             dirty.shared = true;
         }
         if (may_have_changed || !self.searched_pods) && self.search_again() {
-            match self.search_pods(system, policies) {
+            match self.search_pods(system, policies, dirty) {
                 Ok((found, changed)) => {
                     if !self.searched_pods || changed || !found.is_empty() {
                         anew |= changed;
@@ -81,7 +80,7 @@ impl Picture {
                         dirty.shared = true;
                     }
                     self.searched_pods = true;
-                    node.everyone |= !found.is_empty();
+                    dirty.everyone |= !found.is_empty();
                     node.found.extend(found);
                 }
                 Err(error) => self.problems.push(error.to_string()),
@@ -122,7 +121,7 @@ impl Picture {
         if anew {
             self.facts = Derived::of(&self.snapshot, policies);
             self.node_changed = true;
-            node.everyone = true;
+            dirty.everyone = true;
         }
         if std::mem::take(&mut dirty.outside) {
             self.look_outside(system, policies, &mut node);
@@ -220,7 +219,12 @@ impl Picture {
 
     /// Find what a former daemon left on kubelet's cgroups: records of instances in place, and CPUs added to pods' lists. Returns the
     /// pods of the instances, and whether anything else is known now that was not.
-    fn search_pods(&mut self, system: &System, policies: &Policies) -> Result<(Vec<PodUid>, bool), CgroupError> {
+    fn search_pods(
+        &mut self,
+        system: &System,
+        policies: &Policies,
+        dirty: &mut Dirty,
+    ) -> Result<(Vec<PodUid>, bool), CgroupError> {
         let cgroups = &*system.cgroups;
         let in_place::FormerState {
             containers,
@@ -236,7 +240,7 @@ impl Picture {
             match read_cgroups::adopt_in_place(system, &self.snapshot, &self.limit_files, &container) {
                 Ok(Some(instance)) => {
                     found.push(instance.record.pod.clone());
-                    self.put(policies, *instance);
+                    self.put(policies, *instance, dirty);
                 }
                 Ok(None) => {}
                 Err(reason) => {
@@ -300,7 +304,13 @@ impl Picture {
     }
 
     /// Read scopes that are not known instances; returns the pods of those that are instances.
-    fn look_at_unknown(&mut self, system: &System, policies: &Policies, unknown: &BTreeSet<PodUid>) -> Vec<PodUid> {
+    fn look_at_unknown(
+        &mut self,
+        system: &System,
+        policies: &Policies,
+        unknown: &BTreeSet<PodUid>,
+        dirty: &mut Dirty,
+    ) -> Vec<PodUid> {
         let mut found = Vec::new();
         let had = self.snapshot.unreadable.len();
         let names: BTreeSet<String> = unknown.iter().map(PodUid::scope).collect();
@@ -315,7 +325,7 @@ impl Picture {
             self.bare.remove(&scope);
             match read_cgroups::adopt(system, &self.snapshot, &self.limit_files, &name) {
                 Ok(Adopted::Instance(instance)) => {
-                    self.put(policies, *instance);
+                    self.put(policies, *instance, dirty);
                     found.push(pod.clone());
                 }
                 Ok(Adopted::Unreadable(reason)) => {

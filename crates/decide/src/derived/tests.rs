@@ -191,13 +191,13 @@ proptest! {
         for (number, event) in &events {
             let assessed = assess(&now, &kept, &policies);
             let Some((whom, before)) = change(&mut now, &start, &policies, *number, event) else { continue };
-            let others = kept.replace(&now, &policies, before.as_ref(), now.instances.get(&whom));
+            let concerned = kept.replace(&now, &policies, before.as_ref(), now.instances.get(&whom));
             let anew = Derived::of(&now, &policies);
             prop_assert_eq!(&kept, &anew, "after {:?}", event);
             let planned = assess(&now, &kept, &policies);
             prop_assert_eq!(plan_for(&now, &kept, &policies, &planned).steps, plan(&now, &policies));
             // Whom it does not concern is not looked at again.
-            for (pod, was) in assessed.iter().filter(|(pod, _)| !others && **pod != whom) {
+            for (pod, was) in assessed.iter().filter(|(pod, _)| concerned == Concerned::Itself && **pod != whom) {
                 prop_assert_eq!(Some(was), planned.get(pod), "{} after {:?}", pod, event);
             }
         }
