@@ -2,6 +2,7 @@
 
 use stelia_api::dict::dict;
 use stelia_api::{Error, Reason};
+use stelia_decide::Whom;
 use stelia_kubelet::PodUid;
 
 use super::manager::Options;
@@ -26,21 +27,21 @@ pub(super) fn report_dict(report: PassReport) -> Result<Options, Error> {
 pub(super) fn preview_dict(preview: Preview) -> Result<Options, Error> {
     let steps = preview.steps.iter();
     let steps: Vec<String> = steps
-        .map(|(pod, step)| format!("{}: {step}", whose(pod.as_ref())))
+        .map(|planned| format!("{}: {}", whose(&planned.whom), planned.step))
         .collect();
     dict([("plan", steps.into()), ("reasons", rows(&preview.degraded).into())])
 }
 
-fn rows(reasons: &[(Option<PodUid>, Reason)]) -> Vec<Row> {
-    let row = |(pod, reason): &(Option<PodUid>, Reason)| {
+fn rows(reasons: &[(Whom, Reason)]) -> Vec<Row> {
+    let row = |(whom, reason): &(Whom, Reason)| {
         let (code, text, fix) = (reason.code.to_string(), reason.text.clone(), reason.fix.clone());
-        (whose(pod.as_ref()), code, text, fix)
+        (whose(whom), code, text, fix)
     };
     reasons.iter().map(row).collect()
 }
 
-fn whose(pod: Option<&PodUid>) -> String {
-    pod.map_or_else(|| "-".to_owned(), PodUid::to_string)
+fn whose(whom: &Whom) -> String {
+    whom.pod().map_or_else(|| "-".to_owned(), PodUid::to_string)
 }
 
 #[cfg(test)]
@@ -57,8 +58,8 @@ mod tests {
         let preview = Preview {
             steps: Vec::new(),
             degraded: vec![
-                (None, Reason::of_node(ReasonCode::StepFailed, "write")),
-                (Some(pods[0].clone()), evicted),
+                (Whom::Node, Reason::of_node(ReasonCode::StepFailed, "write")),
+                (Whom::Instance(pods[0].clone()), evicted),
             ],
         };
         let dict = preview_dict(preview).unwrap();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::{CpuSet, Topology};
-use stelia_decide::{Instance, Planned, Step, Tree, workers};
+use stelia_decide::{Instance, Planned, Step, Tree, Whom, workers};
 use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional};
 use stelia_kernel::clock::now_us;
 use stelia_kernel::{System, workqueue};
@@ -38,29 +38,38 @@ pub(super) struct StepOutcome {
     pub is_partly_removed: bool,
 }
 
-/// Take the steps; those that systemd takes are returned, in their order. A failed step ends the turn for its instance
-/// only.
+/// Take the steps; those that systemd takes are returned, in their order. A failed step ends the turn for its instance only. `resting`: the
+/// subjects of shared steps that are due and not taken now. Where one of these, or one that fails, was to give CPUs to the list above an
+/// instance, nothing gives them to the instance.
 pub(super) fn apply(
     system: &System,
     instances: &mut BTreeMap<PodUid, Instance>,
     steps: Vec<Planned>,
-) -> (BTreeMap<Option<PodUid>, StepOutcome>, Vec<Planned>) {
-    let mut outcomes: BTreeMap<Option<PodUid>, StepOutcome> = BTreeMap::new();
-    let mut failed: BTreeSet<PodUid> = BTreeSet::new();
+    mut resting: Vec<String>,
+) -> (BTreeMap<Whom, StepOutcome>, Vec<Planned>) {
+    let mut outcomes: BTreeMap<Whom, StepOutcome> = BTreeMap::new();
+    let mut failed: BTreeSet<Whom> = BTreeSet::new();
     let mut systemds = Vec::new();
-    for Planned { pod, step } in steps {
-        let outcome = outcomes.entry(pod.clone()).or_insert_with(|| StepOutcome {
+    for Planned { whom, step } in steps {
+        let instance = whom.pod().and_then(|pod| instances.get_mut(pod));
+        let lacks_above = |instance: &Instance| {
+            let (partition, above) = (instance.record.partition, instance.above());
+            resting.iter().any(|subject| Step::is_needed(subject, partition, above))
+        };
+        if step.gives_exclusive_cpus() && instance.as_deref().is_some_and(lacks_above) {
+            continue;
+        }
+        let outcome = outcomes.entry(whom.clone()).or_insert_with(|| StepOutcome {
             recorded_only: true,
             float_only: true,
             ..StepOutcome::default()
         });
-        let stopped = pod.as_ref().is_some_and(|pod| failed.contains(pod));
-        if stopped || (pod.is_some() && outcome.did.steps as usize >= MAX_STEPS_PER_TURN) {
+        let pod = whom.pod();
+        if pod.is_some() && (failed.contains(&whom) || outcome.did.steps as usize >= MAX_STEPS_PER_TURN) {
             continue;
         }
         count(outcome, &step);
-        tracing::debug!(pod = pod.as_ref().map(PodUid::as_str), ?step, "step");
-        let instance = pod.as_ref().and_then(|pod| instances.get_mut(pod));
+        tracing::debug!(pod = pod.map(PodUid::as_str), ?step, "step");
         let failure = match take(system, instance, &step) {
             Ok(Progress::Whole) => None,
             // What follows needs the cgroup gone.
@@ -68,20 +77,21 @@ pub(super) fn apply(
                 outcome.did.steps += removed;
                 outcome.did.writes += removed;
                 outcome.is_partly_removed = true;
-                failed.extend(pod.clone());
+                failed.insert(whom.clone());
                 None
             }
             Err(fault) => Some(fault.to_string()),
         };
-        if pod.is_none() {
+        if whom == Whom::Node {
             outcome.subjects.push((step.subject(), failure.clone()));
+            resting.extend(failure.as_ref().map(|_| step.subject()));
         }
         if let Some(failure) = failure {
             outcome.did.failed += 1;
             outcome.errors.push(failure);
-            failed.extend(pod);
+            failed.insert(whom);
         } else if step.is_systemds().is_some() && !outcome.is_partly_removed {
-            systemds.push(Planned { pod, step });
+            systemds.push(Planned { whom, step });
         }
     }
     (outcomes, systemds)

@@ -3,8 +3,7 @@
 
 use stelia_decide::drift_findings::Finding;
 use stelia_decide::entitlement::entry_of;
-use stelia_decide::{Instance, drift_findings};
-use stelia_kubelet::PodUid;
+use stelia_decide::{Instance, Whom, drift_findings};
 
 use super::pass::Numbers;
 use super::state::EngineState;
@@ -17,7 +16,7 @@ impl EngineState {
             return;
         }
         for finding in &findings {
-            let pod = finding.pod.as_ref().map(|pod| self.named(pod));
+            let pod = finding.whom.pod().map(|pod| self.named(pod));
             about!(
                 warn,
                 journal::DRIFT,
@@ -33,18 +32,19 @@ impl EngineState {
             );
         }
         self.view_writer.counters.drift_found += findings.len() as u64;
-        let who = expected.as_ref().map(|expected| expected.record.pod.clone());
-        let drift = self.drift.entry(who).or_insert_with(|| (expected, Vec::new()));
+        let pod = expected.as_ref().map(|expected| expected.record.pod.clone());
+        let whom = pod.map_or(Whom::Node, Whom::Instance);
+        let drift = self.drift.entry(whom).or_insert_with(|| (expected, Vec::new()));
         drift.1.extend(findings);
         self.view_writer.show_drift();
     }
 
     /// Log which changes were repaired, when no step remains for the instance. What still differs could not be repaired.
-    pub(super) fn log_repaired(&mut self, who: &Option<PodUid>) {
-        let Some((expected, findings)) = self.drift.remove(who) else {
+    pub(super) fn log_repaired(&mut self, whom: &Whom) {
+        let Some((expected, findings)) = self.drift.remove(whom) else {
             return;
         };
-        let now = who.as_ref().and_then(|pod| self.picture.snapshot.instances.get(pod));
+        let now = whom.pod().and_then(|pod| self.picture.snapshot.instances.get(pod));
         let still = match (&expected, now) {
             (Some(expected), Some(now)) => {
                 let entry = entry_of(&self.picture.snapshot.kubelet, &now.record);
@@ -72,7 +72,7 @@ impl EngineState {
             repaired: repaired as u32,
             ..Numbers::default()
         };
-        self.passes.count(who.as_ref(), did);
+        self.passes.count(whom, did);
         self.view_writer.show_drift();
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use stelia_decide::Whom;
 use stelia_kernel::cgroup::CgroupPath;
 use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::PodUid;
@@ -107,20 +108,20 @@ impl EngineState {
     /// systemd answered.
     pub(super) fn done(&mut self, done: Done) {
         match done {
-            Done::Unit { unit, pod, result } => {
+            Done::Unit { unit, whom, result } => {
                 self.systemd_calls.ended(&unit);
                 if let Err(error) = result {
                     let (error, now) = (error.to_string(), Instant::now());
                     self.passes.total.failed = self.passes.total.failed.wrapping_add(1);
-                    self.log_failure(pod.as_ref(), &error);
-                    match &pod {
-                        Some(pod) => self.retries.instances.tried(pod, 1, vec![error], now),
-                        None => self.retries.shared.tried(&unit, 1, vec![error], now),
+                    self.log_failure(&whom, &error);
+                    match &whom {
+                        Whom::Instance(pod) => self.retries.instances.tried(pod, 1, vec![error], now),
+                        Whom::Node => self.retries.shared.tried(&unit, 1, vec![error], now),
                     }
                 }
-                match pod {
-                    Some(pod) => self.dirty.wrote(pod),
-                    None => {
+                match whom {
+                    Whom::Instance(pod) => self.dirty.wrote(pod),
+                    Whom::Node => {
                         self.picture.removed(&unit);
                         self.dirty.slice = true;
                         self.look_outside();

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use stelia_api::Reason;
+use stelia_decide::{Planned, Whom};
 use stelia_kubelet::PodUid;
 use stelia_model::Trigger;
 
@@ -50,24 +51,21 @@ impl Numbers {
 /// What Reconcile or Audit answers: what was done for the call, in all its turns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PassReport {
-    /// The instance; `None` for the whole node.
-    pub pod: Option<PodUid>,
+    pub whom: Whom,
     /// The pass's number since the daemon started; for one instance, how often that was read.
     pub pass: u32,
     pub did: Numbers,
-    /// Steps that failed and reasons of degradation, each with its instance.
-    pub degraded: Vec<(Option<PodUid>, Reason)>,
+    /// Steps that failed and reasons of degradation.
+    pub degraded: Vec<(Whom, Reason)>,
 }
 
 /// What a pass would do now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Preview {
-    /// The first round's steps, in their order, each with the pod it is for. Later rounds depend on the outcome of
-    /// these.
-    pub steps: Vec<(Option<PodUid>, String)>,
-    /// What is degraded now, and what could not be done when it was last tried, each with its instance; `None` for what
-    /// all share.
-    pub degraded: Vec<(Option<PodUid>, Reason)>,
+    /// The first round's steps, in their order. Later rounds depend on the outcome of these.
+    pub steps: Vec<Planned>,
+    /// What is degraded now, and what could not be done when it was last tried.
+    pub degraded: Vec<(Whom, Reason)>,
 }
 
 /// The passes, and what was done in all of them.
@@ -89,10 +87,9 @@ impl Passes {
         self.of.get(pod).copied().unwrap_or_default()
     }
 
-    /// Count what was done for one instance (`None`: for what all share).
-    pub(super) fn count(&mut self, who: Option<&PodUid>, did: Numbers) {
+    pub(super) fn count(&mut self, whom: &Whom, did: Numbers) {
         self.total.add(did);
-        if let Some(pod) = who {
+        if let Some(pod) = whom.pod() {
             self.of.entry(pod.clone()).or_default().add(did);
         }
     }

@@ -1,16 +1,16 @@
 //! The journal's messages about passes, and the last pass in the view.
 
+use stelia_decide::Whom;
 use stelia_kernel::clock;
-use stelia_kubelet::PodUid;
 use stelia_model as model;
 
 use super::state::EngineState;
 use crate::journal::{self, about};
 
 impl EngineState {
-    pub(super) fn log_failure(&self, pod: Option<&PodUid>, failure: &str) {
+    pub(super) fn log_failure(&self, whom: &Whom, failure: &str) {
         let trigger = self.passes.current.as_ref().map_or("event", |pass| pass.trigger.name());
-        let pod = pod.map(|pod| self.named(pod));
+        let pod = whom.pod().map(|pod| self.named(pod));
         about!(
             warn,
             journal::PASS_FAILED,

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use stelia_api::{Reason, ReasonCode};
-use stelia_decide::Instance;
 use stelia_decide::disturbances::FiringInterrupts;
 use stelia_decide::drift_findings::Finding;
+use stelia_decide::{Instance, Whom};
 use stelia_kernel::System;
 use stelia_kubelet::PodUid;
 use stelia_settings::Settings;
@@ -51,7 +51,7 @@ pub(super) struct EngineState {
     pub(super) rates: PodWorkLimits,
     pub(super) systemd_calls: SystemdCalls,
     /// Drift that is not repaired yet, with the instance as it was before.
-    pub(super) drift: BTreeMap<Option<PodUid>, (Option<Instance>, Vec<Finding>)>,
+    pub(super) drift: BTreeMap<Whom, (Option<Instance>, Vec<Finding>)>,
     pub(super) passes: Passes,
     pub(super) metrics: Arc<Metrics>,
     pub(super) view_writer: ViewWriter,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use stelia_api::{Error, ErrorKind};
-use stelia_decide::{OUTSIDE, Step};
+use stelia_decide::{OUTSIDE, Planned, Step, Whom};
 use stelia_kernel::cgroup::{CgroupError, CgroupPath, Limits, optional};
 use stelia_kernel::holder::Hold;
 use stelia_kernel::systemd::{Devices, SystemdError};
@@ -27,10 +27,10 @@ pub(super) const RUNTIME_CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An answer.
 pub(super) enum Done {
-    /// A property of a unit was set, or the unit was stopped; for which instance, `None` for what all share.
+    /// A property of a unit was set, or the unit was stopped.
     Unit {
         unit: String,
-        pod: Option<PodUid>,
+        whom: Whom,
         result: Result<(), Error>,
     },
     /// A pod's OCI runtime was tried, by this unit.
@@ -130,7 +130,7 @@ impl SystemdCalls {
     }
 
     /// Take a step that is systemd's.
-    pub(super) fn take(&mut self, system: &System, pod: Option<PodUid>, step: Step) {
+    pub(super) fn take(&mut self, system: &System, Planned { whom, step }: Planned) {
         let Some(unit) = step.is_systemds().map(str::to_owned) else {
             return;
         };
@@ -138,7 +138,7 @@ impl SystemdCalls {
         let (system, sender) = (system.clone(), self.sender.clone());
         self.runtime.spawn(async move {
             let result = take(&system, &step).await;
-            let _ = sender.send(Done::Unit { unit, pod, result });
+            let _ = sender.send(Done::Unit { unit, whom, result });
         });
     }
 

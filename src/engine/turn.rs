@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use stelia_decide::{Assessment, Instance, Plan, Planned, Step, plan_for};
+use stelia_decide::{Assessment, Instance, Planned, Step, Wait, Whom, plan_for, waits};
 use stelia_kernel::clock;
 use stelia_kubelet::PodUid;
 use stelia_model::record::Phase;
@@ -17,6 +17,14 @@ use super::pass::Pass;
 use super::picture;
 use super::state::EngineState;
 use crate::journal::{self, about};
+
+/// What a turn is to do.
+#[derive(Default)]
+struct Plan {
+    steps: Vec<Planned>,
+    /// The subjects of shared steps that are due and rest.
+    resting: Vec<String>,
+}
 
 impl EngineState {
     /// Whether a turn has anything to do.
@@ -54,23 +62,22 @@ impl EngineState {
             let assessment = self.picture.assess(&self.settings.policies, pod, now);
             assessed.extend(assessment.map(|assessment| (pod.clone(), assessment)));
         }
+        let waits = waits(&self.picture.snapshot, &self.picture.facts, &assessed);
+        let in_vain = self.waits_in_vain(&assessed, &waits);
         self.view_writer
-            .show(&mut self.picture, &self.settings.policies, &assessed, &gone);
+            .show(&mut self.picture, &self.settings.policies, &assessed, &in_vain, &gone);
         self.instance_log.instances(&self.picture, &assessed, &gone);
         assessed.retain(|pod, _| !self.retries.instances.rests(pod));
+        self.retries.waiting.extend(waits.keys().cloned());
         let plan = self.plan(&assessed, shared);
-        let settled = self.take(plan, &assessed, now);
-        let settled = settled.into_iter().chain(gone.into_iter().map(Some));
-        self.answer(settled.chain(self.resting(&whom)).collect());
+        let passing = |pod: &PodUid| waits.contains_key(pod) && !in_vain.contains_key(pod);
+        let settled = self.take(plan, &assessed, passing, now);
+        let resting = whom.iter().filter(|pod| self.retries.instances.rests(pod));
+        let others = gone.iter().chain(resting).cloned().map(Whom::Instance);
+        self.answer(settled.into_iter().chain(others).collect());
         if !self.is_due() && self.systemd_calls.is_idle() {
             self.end_pass();
         }
-    }
-
-    /// Those that rest: no step is taken for them now.
-    fn resting(&self, whom: &BTreeSet<PodUid>) -> Vec<Option<PodUid>> {
-        let resting = whom.iter().filter(|pod| self.retries.instances.rests(pod));
-        resting.cloned().map(Some).collect()
     }
 
     /// Read what of the node may be out of date.
@@ -82,7 +89,7 @@ impl EngineState {
                     self.watch_node();
                 }
                 Ok(false) => {}
-                Err(error) => self.log_failure(None, &error.to_string()),
+                Err(error) => self.log_failure(&Whom::Node, &error.to_string()),
             }
         }
         let shared = self.dirty.slice || self.dirty.outside;
@@ -143,7 +150,14 @@ impl EngineState {
 
     /// Read one instance.
     pub(super) fn look_at(&mut self, pod: &PodUid, stale: Stale) {
-        let Self { system, settings, picture, watcher, dirty, .. } = self;
+        let Self {
+            system,
+            settings,
+            picture,
+            watcher,
+            dirty,
+            ..
+        } = self;
         let look = picture.look_at(system, &settings.policies, watcher, pod, stale, dirty);
         match look {
             Ok(look) => {
@@ -173,7 +187,7 @@ impl EngineState {
     fn forget(&mut self, pod: &PodUid) {
         self.retries.instances.done(pod);
         self.passes.of.remove(pod);
-        self.drift.remove(&Some(pod.clone()));
+        self.drift.remove(&Whom::Instance(pod.clone()));
         self.dirty.instances.remove(pod);
         // Its CPUs are still in the slice's list.
         self.dirty.slice = true;
@@ -188,37 +202,46 @@ impl EngineState {
         if assessed.is_empty() && !shared {
             return Plan::default();
         }
-        let Plan { mut steps, waits } = plan_for(snapshot, &self.picture.facts, policies, assessed);
-        let shared = steps.iter().filter(|planned| planned.pod.is_none());
+        let mut steps = plan_for(snapshot, &self.picture.facts, policies, assessed);
+        let shared = steps.iter().filter(|planned| planned.whom == Whom::Node);
         let subjects: BTreeSet<String> = shared.map(|planned| planned.step.subject()).collect();
         self.retries.shared.keep(|subject| subjects.contains(subject));
+        let resting: Vec<String> = subjects
+            .into_iter()
+            .filter(|subject| self.retries.shared.rests(subject))
+            .collect();
         steps.retain(|planned| {
             let under_way = planned
                 .step
                 .is_systemds()
                 .is_some_and(|unit| self.systemd_calls.has(unit));
-            let rests = planned.pod.is_none() && self.retries.shared.rests(&planned.step.subject());
+            let rests = planned.whom == Whom::Node && resting.contains(&planned.step.subject());
             !under_way && !rests
         });
-        Plan { steps, waits }
+        Plan { steps, resting }
     }
 
-    /// Take the steps. Returns the settled: no step remains, or none can be taken now.
+    /// Take the steps. `passing`: the instance waits for what others end. Returns the settled: no step remains, or none can be taken now.
     fn take(
         &mut self,
-        Plan { steps, waits }: Plan,
+        Plan { steps, resting }: Plan,
         assessed: &BTreeMap<PodUid, Assessment>,
+        passing: impl Fn(&PodUid) -> bool,
         now: Instant,
-    ) -> BTreeSet<Option<PodUid>> {
+    ) -> BTreeSet<Whom> {
         let instances = &self.picture.snapshot.instances;
         let records = steps.iter().filter(|planned| planned.step.is_of_record());
         let before: BTreeMap<PodUid, Instance> = records
-            .filter_map(|planned| Some((planned.pod.clone()?, instances.get(planned.pod.as_ref()?)?.clone())))
+            .filter_map(|planned| planned.whom.pod())
+            .filter_map(|pod| Some((pod.clone(), instances.get(pod)?.clone())))
             .collect();
-        for planned in &steps {
-            match planned.step {
-                Step::RecordPinned(_, PinnedReason::Refused) => self.tell_refused(planned.pod.as_ref()),
-                Step::Enter(_, Phase::Isolated) => self.tell_made(planned.pod.as_ref()),
+        for Planned { whom, step } in &steps {
+            let Some(instance) = whom.pod().and_then(|pod| self.picture.find(pod)) else {
+                continue;
+            };
+            match step {
+                Step::RecordPinned(_, PinnedReason::Refused) => self.tell_refused(instance),
+                Step::Enter(_, Phase::Isolated) => self.tell_made(instance),
                 _ => {}
             }
         }
@@ -227,7 +250,7 @@ impl EngineState {
             self.dirty.plan.extend(assessed.keys().cloned());
             self.dirty.shared = true;
         }
-        let (outcomes, systemds) = apply(&self.system, &mut self.picture.snapshot.instances, steps);
+        let (outcomes, systemds) = apply(&self.system, &mut self.picture.snapshot.instances, steps, resting);
         for instance in before.values() {
             self.picture
                 .follow_record(&self.settings.policies, instance, &mut self.dirty);
@@ -236,33 +259,28 @@ impl EngineState {
                 self.retry_all();
             }
         }
-        for Planned { pod, step } in systemds {
-            self.systemd_calls.take(&self.system, pod, step);
+        for planned in systemds {
+            self.systemd_calls.take(&self.system, planned);
         }
-        let ends_by_others = |pod: &PodUid| waits.get(pod).is_some_and(|wait| wait.others_end_it());
         let mut settled = BTreeSet::new();
-        for who in assessed.keys().cloned().map(Some).chain([None]) {
-            match outcomes.get(&who) {
-                Some(outcome) => self.took(&who, outcome, now),
-                None => {
-                    let waits = match &who {
-                        Some(pod) if ends_by_others(pod) && !self.waits_in_vain(pod, assessed.get(pod)) => {
-                            self.retries.waiting.insert(pod.clone());
-                            true
-                        }
-                        Some(pod) => self.systemd_calls.has(&pod.scope()) || self.dirty.has(pod),
-                        None => self.dirty.shared || self.dirty.slice || !self.systemd_calls.is_idle(),
-                    };
-                    if waits {
-                        continue;
-                    }
-                    if let Some(pod) = who.as_ref().filter(|pod| !self.retries.instances.rests(pod)) {
-                        self.retries.instances.done(pod);
-                    }
-                    self.log_repaired(&who);
-                    settled.insert(who);
-                }
+        for whom in assessed.keys().cloned().map(Whom::Instance).chain([Whom::Node]) {
+            if let Some(outcome) = outcomes.get(&whom) {
+                self.took(&whom, outcome, now);
+                continue;
             }
+            let goes_on = match &whom {
+                Whom::Instance(pod) if passing(pod) => true,
+                Whom::Instance(pod) => self.systemd_calls.has(&pod.scope()) || self.dirty.has(pod),
+                Whom::Node => self.dirty.shared || self.dirty.slice || !self.systemd_calls.is_idle(),
+            };
+            if goes_on {
+                continue;
+            }
+            if let Some(pod) = whom.pod().filter(|pod| !self.retries.instances.rests(pod)) {
+                self.retries.instances.done(pod);
+            }
+            self.log_repaired(&whom);
+            settled.insert(whom);
         }
         settled
     }
@@ -274,11 +292,20 @@ impl EngineState {
         move |subject| wants.is_some_and(|(partition, above)| Step::is_needed(subject, partition, above))
     }
 
-    /// Whether what an instance waits for rests, because it failed: a shared step, or the instance whose CPUs it is to have.
-    fn waits_in_vain(&self, pod: &PodUid, assessment: Option<&Assessment>) -> bool {
-        let other = assessment.and_then(|assessment| assessment.blocked.as_ref());
-        let other_rests = other.is_some_and(|other| self.retries.instances.rests(&other.by));
-        other_rests || self.retries.shared.any_rests(self.waits_for(pod))
+    /// The waits that nothing is about to end: no step does, or the one that does failed and rests.
+    fn waits_in_vain(
+        &self,
+        assessed: &BTreeMap<PodUid, Assessment>,
+        waits: &BTreeMap<PodUid, Wait>,
+    ) -> BTreeMap<PodUid, Wait> {
+        let rests = |pod: &PodUid| {
+            let other = assessed.get(pod).and_then(|assessment| assessment.blocked.as_ref());
+            let other_rests = other.is_some_and(|other| self.retries.instances.rests(&other.by));
+            other_rests || self.retries.shared.any_rests(self.waits_for(pod))
+        };
+        let waits = waits.iter();
+        let in_vain = waits.filter(|(pod, wait)| !wait.others_end_it() || rests(pod));
+        in_vain.map(|(pod, wait)| (pod.clone(), *wait)).collect()
     }
 
     /// A shared step was taken, or failed: plan again for the instances that wait for one.
@@ -296,12 +323,12 @@ impl EngineState {
         }
     }
 
-    /// Count the steps taken for one instance (`None`: shared ones), and mark what they changed.
-    fn took(&mut self, who: &Option<PodUid>, outcome: &StepOutcome, now: Instant) {
-        self.passes.count(who.as_ref(), outcome.did);
-        let Some(pod) = who else {
+    /// Count the steps taken, and mark what they changed.
+    fn took(&mut self, whom: &Whom, outcome: &StepOutcome, now: Instant) {
+        self.passes.count(whom, outcome.did);
+        let Whom::Instance(pod) = whom else {
             for (subject, error) in &outcome.subjects {
-                error.iter().for_each(|error| self.log_failure(None, error));
+                error.iter().for_each(|error| self.log_failure(whom, error));
                 if error.is_none() {
                     self.picture.cleared(subject);
                 }
@@ -338,17 +365,14 @@ impl EngineState {
         }
         if self.retries.instances.rests(pod) {
             for failure in self.retries.instances.failures(pod) {
-                self.log_failure(Some(pod), failure);
+                self.log_failure(whom, failure);
             }
             // Whoever waits for it to leave its CPUs would wait for longer than a call may.
             self.shared_changed();
         }
     }
 
-    fn tell_refused(&self, pod: Option<&PodUid>) {
-        let Some(instance) = pod.and_then(|pod| self.picture.find(pod)) else {
-            return;
-        };
+    fn tell_refused(&self, instance: &Instance) {
         let record = &instance.record;
         let pod = self.named(&record.pod);
         if record.phase == Phase::Pinned {
@@ -362,13 +386,12 @@ impl EngineState {
         );
     }
 
-    /// A pinned instance has the partition that the kernel had refused.
-    fn tell_made(&self, pod: Option<&PodUid>) {
-        let instance = pod.and_then(|pod| self.picture.find(pod));
-        let Some(instance) = instance.filter(|instance| instance.record.phase == Phase::Pinned) else {
-            return;
-        };
+    /// An instance becomes isolated; this is told of a pinned one, whose partition the kernel had refused.
+    fn tell_made(&self, instance: &Instance) {
         let record = &instance.record;
+        if record.phase != Phase::Pinned {
+            return;
+        }
         let retries = self.picture.retries(&record.pod);
         let pod = self.named(&record.pod);
         about!(

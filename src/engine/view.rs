@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use stelia_api::Error;
 use stelia_decide::entitlement::Entitlement;
-use stelia_decide::{Assessment, Derived, Instance, Snapshot, allocator, not_isolated, placement_of, shown_state};
+use stelia_decide::{
+    Assessment, Derived, Instance, Snapshot, Wait, allocator, not_isolated, placement_of, shown_degraded, shown_state,
+};
 use stelia_kernel::cgroup::{self, CgroupPath, Cgroups, File};
 use stelia_kernel::clock::now_us;
 use stelia_koordinator::allocator::{AllocatorNode, CpuSource};
@@ -83,10 +85,11 @@ pub(crate) fn registered(pod: PodUid) -> model::Instance {
 }
 
 /// One instance, as its D-Bus object shows it. `unplug_deadline_us`: until when it waits for its vCPUs to be unplugged, if it does.
-/// `before`: what was shown of it.
+/// `wait`: what it waits for in vain. `before`: what was shown of it.
 pub(super) fn instance(
     instance: &Instance,
     assessment: &Assessment,
+    wait: Option<&Wait>,
     unplug_deadline_us: Option<u64>,
     before: Option<&model::Instance>,
 ) -> model::Instance {
@@ -108,8 +111,8 @@ pub(super) fn instance(
         adopted_by: record.adopted.as_ref().map(|adopted| adopted.rule.clone()),
         state,
         state_since_us,
-        not_isolated: not_isolated(instance, assessment),
-        degraded: assessment.degraded.clone(),
+        not_isolated: not_isolated(instance, assessment, wait),
+        degraded: shown_degraded(instance, assessment, wait),
         exclusive: record.exclusive.clone(),
         allocation: record.allocation.clone(),
         float: instance.float().map(|leaf| leaf.cpus.clone()).unwrap_or_default(),

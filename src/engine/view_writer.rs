@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use stelia_api::ledger::LedgerSummary;
 use stelia_api::publishing::Publishing;
 use stelia_api::quiet::Quiet;
-use stelia_decide::{Assessment, Snapshot};
+use stelia_decide::{Assessment, Snapshot, Wait};
 use stelia_kernel::clock;
 use stelia_kubelet::PodUid;
 use stelia_model as model;
@@ -39,6 +39,7 @@ impl ViewWriter {
         picture: &mut Picture,
         policies: &Policies,
         assessed: &BTreeMap<PodUid, Assessment>,
+        waits: &BTreeMap<PodUid, Wait>,
         gone: &BTreeSet<PodUid>,
     ) {
         let mut changed: BTreeMap<PodUid, Option<Arc<model::Instance>>> = BTreeMap::new();
@@ -49,7 +50,7 @@ impl ViewWriter {
             let before = before.map(|before| &**before);
             let now = picture
                 .find(pod)
-                .map(|instance| view::instance(instance, assessment, deadline, before));
+                .map(|instance| view::instance(instance, assessment, waits.get(pod), deadline, before));
             if before != now.as_ref() {
                 changed.insert(pod.clone(), now.map(Arc::new));
             }

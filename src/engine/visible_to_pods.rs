@@ -62,13 +62,13 @@ impl Restrict for Arc<model::Node> {
 /// The whole report on its own instance; of any other report nothing.
 impl Restrict for PassReport {
     fn visible_to(self, pod: &PodUid) -> Self {
-        if self.pod.as_ref() != Some(pod) {
+        if self.whom.pod() != Some(pod) {
             return Self::default();
         }
         let reasons: Vec<_> = self.degraded.into_iter().map(|(_, reason)| reason).collect();
         let visible = reason::visible_to(&reasons, pod).into_iter();
         Self {
-            degraded: visible.map(|reason| (Some(pod.clone()), reason)).collect(),
+            degraded: visible.map(|reason| (self.whom.clone(), reason)).collect(),
             ..self
         }
     }
@@ -77,6 +77,7 @@ impl Restrict for PassReport {
 #[cfg(test)]
 mod tests {
     use stelia_api::{Reason, ReasonCode};
+    use stelia_decide::Whom;
 
     use super::*;
     use crate::engine::pass::Numbers;
@@ -126,18 +127,22 @@ mod tests {
 
     #[test]
     fn a_report_of_the_node_or_of_another_pod_says_nothing() {
-        let report = |of: Option<PodUid>| PassReport {
-            pod: of,
+        let report = |whom: Whom| PassReport {
+            whom,
             did: Numbers {
                 steps: 4,
                 ..Numbers::default()
             },
-            degraded: vec![(Some(pod(2)), Reason::of(&pod(2), ReasonCode::StepFailed, "write"))],
+            degraded: vec![(
+                Whom::Instance(pod(2)),
+                Reason::of(&pod(2), ReasonCode::StepFailed, "write"),
+            )],
             ..PassReport::default()
         };
-        for of in [None, Some(pod(2))] {
-            assert_eq!(restricted(report(of), Some(&pod(1))), PassReport::default());
+        let second = || Whom::Instance(pod(2));
+        for whom in [Whom::Node, second()] {
+            assert_eq!(restricted(report(whom), Some(&pod(1))), PassReport::default());
         }
-        assert_eq!(restricted(report(Some(pod(2))), Some(&pod(2))), report(Some(pod(2))));
+        assert_eq!(restricted(report(second()), Some(&pod(2))), report(second()));
     }
 }

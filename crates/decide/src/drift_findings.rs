@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 
 use stelia_cpus::CpuSet;
-use stelia_kubelet::PodUid;
 
-use super::{Instance, Level, Outside, Slice, ThreadedCgroup};
+use super::{Instance, Level, Outside, Slice, ThreadedCgroup, Whom};
 
 /// One value that another program changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The instance; `None` for what all share.
-    pub pod: Option<PodUid>,
+    pub whom: Whom,
     /// The file and its cgroup, or the property of a thread.
     pub what: String,
     /// The value that was there before.
@@ -38,7 +36,7 @@ pub fn of_slice(before: &Slice, now: &Slice) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut differ = |what: &str, was: &CpuSet, is: &CpuSet| {
         findings.push(Finding {
-            pod: None,
+            whom: Whom::Node,
             what: what.into(),
             expected: was.to_string(),
             found: is.to_string(),
@@ -62,7 +60,7 @@ pub fn of_kubepods(before: Option<&Level>, now: Option<&Level>) -> Option<Findin
     let taken = !now.ours.is_empty() && before.ours == now.ours && before.has(&now.ours) && !now.has(&now.ours);
     let list = |level: &Level| level.exclusive.clone().unwrap_or_default().to_string();
     taken.then(|| Finding {
-        pod: None,
+        whom: Whom::Node,
         what: format!("cpuset.cpus.exclusive of {}", now.path.name()),
         expected: list(before),
         found: list(now),
@@ -74,7 +72,7 @@ pub fn of_outside(before: &BTreeMap<String, Outside>, now: &BTreeMap<String, Out
     let differs = |(unit, now): (&String, &Outside)| {
         let before = before.get(unit).filter(|before| before.saved.is_some())?;
         (before.cpus != now.cpus).then(|| Finding {
-            pod: None,
+            whom: Whom::Node,
             what: format!("cpuset.cpus of {unit}"),
             expected: before.cpus.to_string(),
             found: now.cpus.to_string(),
@@ -87,7 +85,7 @@ fn compare(before: &Instance, now: &Instance, entry: Option<&CpuSet>, findings: 
     let mut differ = |what: String, expected: String, found: String| {
         if expected != found {
             findings.push(Finding {
-                pod: Some(now.record.pod.clone()),
+                whom: Whom::Instance(now.record.pod.clone()),
                 what,
                 expected,
                 found,

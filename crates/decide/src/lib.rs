@@ -34,7 +34,7 @@ pub use attach::{AdoptedPlacement, attached, placement_of};
 pub use derived::{Assessment, Blocked, Concerned, Derived};
 pub use home::{Above, Registration};
 pub use kubelet_state::{refused_beside, usable_state};
-pub use shown_state::{not_isolated, shown_state};
+pub use shown_state::{not_isolated, shown_degraded, shown_state};
 pub use snapshot::{
     Instance, InstanceCgroup, Level, MisplacedThread, Outside, RemainingThread, Slice, Snapshot, ThreadedCgroup,
     VcpuNow,
@@ -42,8 +42,8 @@ pub use snapshot::{
 pub use stelia_model::record::Tree;
 pub(crate) use steps::placed;
 pub use steps::{
-    OUTSIDE, Plan, Planned, Step, Wait, is_restricted, is_throttled, limits_are_carried, limits_of_scope, plan,
-    plan_for, too_much_memory,
+    OUTSIDE, Planned, Step, Wait, Whom, is_restricted, is_throttled, limits_are_carried, limits_of_scope, plan,
+    plan_for, too_much_memory, waits,
 };
 pub(crate) use totals::Totals;
 pub use validated::{LiveState, claim_without_record, validated};

@@ -6,7 +6,7 @@ use stelia_kubelet::PodName;
 use stelia_model::PinnedReason;
 use stelia_model::record::{Phase, Record};
 
-use super::{Assessment, Instance};
+use super::{Assessment, Instance, Wait};
 
 /// The state of an instance.
 pub fn shown_state(record: &Record, assessment: &Assessment) -> State {
@@ -21,10 +21,17 @@ pub fn shown_state(record: &Record, assessment: &Assessment) -> State {
     }
 }
 
-/// Why it has less than isolation without being degraded; `None` where it is isolated, degraded for it, or being released.
-pub fn not_isolated(instance: &Instance, assessment: &Assessment) -> Option<Reason> {
+/// Why it has less than isolation without being degraded; `None` where it is isolated, degraded for it, or being released. `wait`: what it
+/// waits for, if nothing is about to end that.
+pub fn not_isolated(instance: &Instance, assessment: &Assessment, wait: Option<&Wait>) -> Option<Reason> {
     let record = &instance.record;
     let of = |code, text: String| Some(Reason::of(&record.pod, code, text));
+    let waiting = |code, text: &str| {
+        of(
+            code,
+            wait.map_or_else(|| text.to_owned(), |wait| format!("{text}: {}", wait.text())),
+        )
+    };
     match shown_state(record, assessment) {
         State::Isolated | State::Evicted | State::Releasing => None,
         State::Shared => {
@@ -39,12 +46,11 @@ pub fn not_isolated(instance: &Instance, assessment: &Assessment) -> Option<Reas
             "the CPUs that kubelet assigned to it are not known at present".to_owned(),
         ),
         State::Waiting => match record.phase {
-            _ if !instance.tree.has_float() => of(
-                ReasonCode::NoPartitionYet,
-                "the container's partition is not made yet".to_owned(),
-            ),
-            Phase::Registered => of(ReasonCode::Starting, "its processes are being moved".to_owned()),
-            Phase::Attaching => of(ReasonCode::Pinning, "its vCPU threads are being pinned".to_owned()),
+            _ if !instance.tree.has_float() => {
+                waiting(ReasonCode::NoPartitionYet, "the container's partition is not made yet")
+            }
+            Phase::Registered => waiting(ReasonCode::Starting, "its processes are being moved"),
+            Phase::Attaching => waiting(ReasonCode::Pinning, "its vCPU threads are being pinned"),
             _ => of(
                 ReasonCode::NoVcpus,
                 "no vCPU threads attached; the runner retries every 5 s".to_owned(),
@@ -55,6 +61,15 @@ pub fn not_isolated(instance: &Instance, assessment: &Assessment) -> Option<Reas
             }),
         },
     }
+}
+
+/// Why it is degraded. `wait`: what it waits for, if nothing is about to end that: one that has its vCPUs has it besides.
+pub fn shown_degraded(instance: &Instance, assessment: &Assessment, wait: Option<&Wait>) -> Vec<Reason> {
+    let record = &instance.record;
+    let is_there = matches!(shown_state(record, assessment), State::Isolated | State::Pinned);
+    let wait = wait.filter(|_| is_there);
+    let waiting = wait.map(|wait| Reason::of(&record.pod, ReasonCode::StepFailed, wait.text()));
+    assessment.degraded.iter().cloned().chain(waiting).collect()
 }
 
 fn fix_without_vcpus(name: &PodName) -> String {

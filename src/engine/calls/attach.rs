@@ -1,6 +1,5 @@
 //! AttachVcpus: the threads are checked and recorded, and the call is answered once they are pinned and isolated.
 
-use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 

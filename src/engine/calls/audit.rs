@@ -4,6 +4,7 @@ use std::any::Any;
 use std::time::Instant;
 
 use stelia_api::Error;
+use stelia_decide::Whom;
 use stelia_kubelet::PodUid;
 
 use super::{Asker, Call, Goal, Postponed, Reply, all_closed, no_instance};
@@ -80,9 +81,10 @@ impl EngineState {
     fn report_on(&self, pod: &PodUid, before: Numbers) -> PassReport {
         let now = self.passes.did_for(pod);
         let degraded = self.amiss(pod).into_iter();
-        let degraded = degraded.map(|reason| (Some(pod.clone()), reason)).collect();
+        let whom = Whom::Instance(pod.clone());
+        let degraded = degraded.map(|reason| (whom.clone(), reason)).collect();
         PassReport {
-            pod: Some(pod.clone()),
+            whom,
             pass: now.looks,
             did: now.since(before),
             degraded,

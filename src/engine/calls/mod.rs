@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use stelia_api::{Error, ErrorKind, Reason};
+use stelia_decide::Whom;
 use stelia_kubelet::PodUid;
 use tokio::sync::oneshot;
 
@@ -119,7 +120,7 @@ pub(super) type SweepAnswer = Box<dyn FnOnce(&EngineState, Numbers) + Send>;
 
 /// A call that concerns every instance: it is answered once none of `pending` has a step that could be taken now.
 pub(super) struct Sweep {
-    pub(super) pending: BTreeSet<Option<PodUid>>,
+    pub(super) pending: BTreeSet<Whom>,
     pub(super) before: Numbers,
     pub(super) answer: SweepAnswer,
 }
@@ -210,10 +211,9 @@ impl EngineState {
         taken
     }
 
-    /// Go on with the calls of these instances, and of what all share (`None`), which are settled: no step remains, or
-    /// none can be taken now.
-    pub(super) fn answer(&mut self, settled: BTreeSet<Option<PodUid>>) {
-        for pod in settled.iter().flatten() {
+    /// Go on with the calls of those that are settled: no step remains, or none can be taken now.
+    pub(super) fn answer(&mut self, settled: BTreeSet<Whom>) {
+        for pod in settled.iter().filter_map(Whom::pod) {
             for Waiting { asker, goal } in self.calls.by_pod.remove(pod).into_iter().flatten() {
                 if self.picture.find(pod).is_some() {
                     goal.settle(self, pod, asker);
@@ -235,22 +235,20 @@ impl EngineState {
         }
     }
 
-    fn settle_sweep(&mut self, mut sweep: Sweep, settled: &BTreeSet<Option<PodUid>>) {
+    fn settle_sweep(&mut self, mut sweep: Sweep, settled: &BTreeSet<Whom>) {
         let picture = &self.picture;
         let rests = |pod: &PodUid| self.retries.instances.rests(pod);
         // The audit has not read it yet, or there is more to do for it. What failed is tried again after a rest, for which
         // no caller waits: it is in the report.
-        let waits = |who: &Option<PodUid>| match who {
-            Some(pod) => self.dirty.audit.contains(pod) || self.dirty.has(pod) && !rests(pod),
-            None => !self.dirty.audit.is_empty(),
+        let is_pending = |whom: &Whom| match whom {
+            Whom::Instance(pod) if !picture.snapshot.instances.contains_key(pod) => false,
+            Whom::Instance(pod) => {
+                let goes_on = self.dirty.audit.contains(pod) || self.dirty.has(pod) && !rests(pod);
+                goes_on || !settled.contains(whom) && !rests(pod)
+            }
+            Whom::Node => !self.dirty.audit.is_empty() || !settled.contains(whom),
         };
-        let gone = |who: &Option<PodUid>| {
-            let here = |pod: &PodUid| picture.snapshot.instances.contains_key(pod);
-            who.as_ref().is_some_and(|pod| !here(pod))
-        };
-        sweep
-            .pending
-            .retain(|who| (!(settled.contains(who) || who.as_ref().is_some_and(rests)) || waits(who)) && !gone(who));
+        sweep.pending.retain(is_pending);
         if sweep.pending.is_empty() {
             (sweep.answer)(self, sweep.before);
         } else {

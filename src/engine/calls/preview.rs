@@ -1,7 +1,7 @@
 //! Preview: everything is read and planned, and no step is taken.
 
 use stelia_api::{Error, ErrorKind, Reason, ReasonCode};
-use stelia_decide::{Assessment, Derived, Instance};
+use stelia_decide::{Assessment, Derived, Instance, Whom};
 
 use super::{Asker, Call, Reply};
 use crate::engine::handle::Handle;
@@ -50,18 +50,16 @@ impl EngineState {
             let failures = self.retries.instances.failures(pod).iter();
             let failures = failures.map(|text| Reason::of(pod, ReasonCode::StepFailed, text));
             let reasons = assess(instance).degraded.into_iter().chain(failures);
-            reasons.map(|reason| (Some(pod.clone()), reason)).collect::<Vec<_>>()
+            reasons
+                .map(|reason| (Whom::Instance(pod.clone()), reason))
+                .collect::<Vec<_>>()
         });
         let kubelet = snapshot.kubelet.as_ref().err();
-        let kubelet = kubelet.map(|problem| (None, Reason::of_node(ReasonCode::KubeletUnusable, problem)));
+        let kubelet = kubelet.map(|problem| (Whom::Node, Reason::of_node(ReasonCode::KubeletUnusable, problem)));
         let shared = self.retries.shared.all_failures().chain(&self.picture.problems);
-        let shared = shared.map(|text| (None, Reason::of_node(ReasonCode::StepFailed, text)));
-        let steps = stelia_decide::plan(&snapshot, policies);
+        let shared = shared.map(|text| (Whom::Node, Reason::of_node(ReasonCode::StepFailed, text)));
         Ok(Preview {
-            steps: steps
-                .into_iter()
-                .map(|planned| (planned.pod, planned.step.to_string()))
-                .collect(),
+            steps: stelia_decide::plan(&snapshot, policies),
             degraded: kubelet.into_iter().chain(shared).chain(degraded).collect(),
         })
     }

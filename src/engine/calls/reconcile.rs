@@ -3,6 +3,7 @@
 use std::any::Any;
 
 use stelia_api::{Error, Reason, ReasonCode};
+use stelia_decide::Whom;
 use stelia_model::Trigger;
 
 use super::{Asker, Call, Reply, all_closed};
@@ -56,15 +57,15 @@ impl EngineState {
         let instances = view.instances.iter();
         let reasons = instances.flat_map(|(pod, instance)| {
             let reasons = instance.degraded.iter().cloned();
-            reasons.map(move |reason| (Some(pod.clone()), reason))
+            reasons.map(move |reason| (Whom::Instance(pod.clone()), reason))
         });
         let failures = self.retries.failures();
         let failures = failures.chain(&self.picture.problems);
-        let failures = failures.map(|text| (None, Reason::of_node(ReasonCode::StepFailed, text)));
-        let problems = view.problems().into_iter().map(|problem| (None, problem));
+        let failures = failures.map(|text| (Whom::Node, Reason::of_node(ReasonCode::StepFailed, text)));
+        let problems = view.problems().into_iter().map(|problem| (Whom::Node, problem));
         let degraded = problems.chain(failures).chain(reasons).collect();
         PassReport {
-            pod: None,
+            whom: Whom::Node,
             pass: self.passes.count,
             did: self.passes.total.since(before),
             degraded,

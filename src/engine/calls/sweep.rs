@@ -1,5 +1,7 @@
 //! What Reconcile and Reload share: they are answered once each instance was looked at.
 
+use stelia_decide::Whom;
+
 use super::{Sweep, SweepAnswer};
 use crate::engine::state::EngineState;
 
@@ -11,9 +13,9 @@ impl EngineState {
         // Not instances whose scopes systemd is making.
         let starting = &self.picture.starting;
         let pods = self.picture.snapshot.instances.keys();
-        let pods = pods.filter(|pod| !starting.contains(*pod)).cloned().map(Some);
+        let pods = pods.filter(|pod| !starting.contains(*pod)).cloned().map(Whom::Instance);
         self.calls.add_sweep(Sweep {
-            pending: pods.chain([None]).collect(),
+            pending: pods.chain([Whom::Node]).collect(),
             before: self.passes.total,
             answer,
         });

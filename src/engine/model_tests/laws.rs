@@ -488,6 +488,14 @@ async fn the_laws_hold(ours: bool, older: bool, events: &[Event]) {
         Event::Move(0, 4, false),
     ],
 )]
+// A tenant's float is said to have a pod's CPUs while kubelet's file, which would say whose they are, cannot be used.
+#[case::a_float_on_cpus_of_which_nothing_is_known(
+    false,
+    vec![
+        Event::Whole(2), Event::Deregister(2), Event::Start(3), Event::Forge(2, Planted::OnPod, Lie::Cpus(0)), Event::Break,
+        Event::Start(0),
+    ],
+)]
 #[tokio::test]
 async fn the_laws_hold_after(#[case] ours: bool, #[case] events: Vec<Event>) {
     the_laws_hold(ours, false, &events).await;

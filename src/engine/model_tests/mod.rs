@@ -35,6 +35,7 @@ mod resize;
 mod tenant;
 mod until_attached;
 mod vmm_exit;
+mod waits;
 mod wide_container;
 mod workers;
 
@@ -350,18 +351,28 @@ impl Node {
             assert_eq!(records(&told), records(truth));
             let [lied, plan] = [&told, truth].map(|snapshot| stelia_decide::plan(snapshot, policies));
             let of_others = |plan: &[stelia_decide::Planned]| {
-                let others = plan.iter().filter(|planned| planned.pod.as_ref() != Some(&tenant));
+                let others = plan.iter().filter(|planned| planned.whom.pod() != Some(&tenant));
                 others.cloned().collect::<Vec<_>>()
             };
             assert_eq!(of_others(&lied), of_others(&plan), "because of what {tenant} wrote");
-            let own = lied.iter().filter(|planned| planned.pod.as_ref() == Some(&tenant));
+            let own = lied.iter().filter(|planned| planned.whom.pod() == Some(&tenant));
             for planned in own.filter(|own| !plan.contains(own)) {
                 let step = &planned.step;
                 assert!(!step.is_of_record() && !matches!(step, Step::Claim(..)), "{step:?}");
                 if let Step::Write(cgroup, File::Cpus | File::CpusExclusive, list) = step {
                     let instance = &truth.instances[&tenant];
-                    let float = instance.float().map(|float| float.cpus.clone()).unwrap_or_default();
-                    let may = instance.record.own().union(&float);
+                    let float_of = |instance: &stelia_decide::Instance| {
+                        instance.float().map(|float| float.cpus.clone()).unwrap_or_default()
+                    };
+                    let mut may = instance.record.own().union(&float_of(instance));
+                    // Without kubelet's file nobody knows whose other CPUs are: of what a float has it loses those of instances alone.
+                    if truth.kubelet.is_err() {
+                        let instances = truth.instances.values();
+                        let owned: CpuSet = instances
+                            .flat_map(|one| one.owned().iter().collect::<Vec<_>>())
+                            .collect();
+                        may.union_with(&float_of(&told.instances[&tenant]).difference(&owned));
+                    }
                     assert!(cpus(list).is_subset(&may), "{list} to {cgroup}");
                 }
             }

@@ -255,7 +255,7 @@ async fn play(stage: Stage, troubles: &[Trouble]) {
     let operators = tokio::time::timeout(soon, node.reconcile()).await.unwrap();
     // There is something to be found: the operator is told of it.
     if troubles.iter().any(|trouble| matches!(trouble, Trouble::AnchorEnds)) {
-        let pods = operators.degraded.iter().filter_map(|(pod, _)| pod.as_ref());
+        let pods = operators.degraded.iter().filter_map(|(whom, _)| whom.pod());
         assert!(
             pods.clone().any(|pod| neighbour.is_in(pod.as_str()).is_some()),
             "{operators:?}"

@@ -182,13 +182,7 @@ impl Picture {
     }
 
     /// Add an admitted container: its CPUs are assigned while its scope is made.
-    pub(super) fn admit(
-        &mut self,
-        policies: &Policies,
-        record: Record,
-        pod_name: Option<PodName>,
-        dirty: &mut Dirty,
-    ) {
+    pub(super) fn admit(&mut self, policies: &Policies, record: Record, pod_name: Option<PodName>, dirty: &mut Dirty) {
         self.starting.insert(record.pod.clone());
         let tree = Tree::of(&record);
         self.put(policies, Instance::admitted(record, pod_name, tree), dirty);

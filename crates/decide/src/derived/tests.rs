@@ -135,7 +135,7 @@ fn change(
     if let Event::Step(at) = event {
         let steps = plan(now, policies);
         let taken = (!steps.is_empty()).then(|| steps[at.index(steps.len())].clone())?;
-        if let Some(pod) = &taken.pod {
+        if let Some(pod) = taken.whom.pod() {
             whom.clone_from(pod);
         }
         step = Some(taken);
@@ -195,7 +195,7 @@ proptest! {
             let anew = Derived::of(&now, &policies);
             prop_assert_eq!(&kept, &anew, "after {:?}", event);
             let planned = assess(&now, &kept, &policies);
-            prop_assert_eq!(plan_for(&now, &kept, &policies, &planned).steps, plan(&now, &policies));
+            prop_assert_eq!(plan_for(&now, &kept, &policies, &planned), plan(&now, &policies));
             // Whom it does not concern is not looked at again.
             for (pod, was) in assessed.iter().filter(|(pod, _)| concerned == Concerned::Itself && **pod != whom) {
                 prop_assert_eq!(Some(was), planned.get(pod), "{} after {:?}", pod, event);

@@ -35,6 +35,25 @@ impl Above {
         }
     }
 
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Slice => "stelia.slice",
+            Self::Kubepods => "the cgroup of all pods",
+        }
+    }
+
+    /// Whether a partition below it can have these CPUs.
+    pub(crate) fn has(self, snapshot: &Snapshot, cpus: &CpuSet) -> bool {
+        match self {
+            Self::Slice => snapshot
+                .slice
+                .exclusive
+                .as_ref()
+                .is_some_and(|list| cpus.is_subset(list)),
+            Self::Kubepods => snapshot.kubepods.as_ref().is_some_and(|level| level.has(cpus)),
+        }
+    }
+
     /// Its exclusive list, as far as the kernel has one.
     pub(crate) fn list(self, snapshot: &Snapshot) -> Option<&CpuSet> {
         match self {

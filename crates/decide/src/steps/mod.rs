@@ -6,6 +6,7 @@ pub(crate) mod partition;
 mod records;
 mod shared_lists;
 mod step;
+mod wait;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +28,8 @@ pub use limits::{is_throttled, limits_are_carried, limits_of_scope, too_much_mem
 pub use outside_units::{OUTSIDE, is_restricted};
 pub(super) use partition::growing_list;
 pub(crate) use records::placed;
-pub use step::{Planned, Step};
+pub use step::{Planned, Step, Whom};
+pub use wait::{Wait, waits};
 
 /// Where the threads of an instance belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,39 +93,7 @@ pub fn plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Planned> {
     let assessed: BTreeMap<PodUid, Assessment> = live
         .map(|instance| (instance.record.pod.clone(), assess(instance)))
         .collect();
-    plan_for(snapshot, &facts, policies, &assessed).steps
-}
-
-/// The steps that are due.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Plan {
-    /// In the order in which they are to be taken.
-    pub steps: Vec<Planned>,
-    /// What instances wait for that cannot go on now.
-    pub waits: BTreeMap<PodUid, Wait>,
-}
-
-/// What an instance waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wait {
-    /// Another instance's cgroups still have its CPUs. `leaves`: that one is about to leave them; where kubelet's file gives the CPUs to
-    /// both it is not.
-    OtherInstance { leaves: bool },
-    /// Exclusive lists beside those above it still have its CPUs, without an instance that can be used.
-    ListBeside,
-    /// The list above it lacks its CPUs.
-    ListAbove,
-    /// Units outside stelia.slice are still on its CPUs.
-    OutsideUnits,
-    /// Its scope has no limits of huge pages yet.
-    HugePages,
-}
-
-impl Wait {
-    /// Whether a step that all share, or one of another instance, ends it.
-    pub fn others_end_it(self) -> bool {
-        !matches!(self, Self::OtherInstance { leaves: false } | Self::ListBeside)
-    }
+    plan_for(snapshot, &facts, policies, &assessed)
 }
 
 /// What a plan is made from.
@@ -134,14 +104,14 @@ pub(crate) struct Inputs<'a> {
     pub(crate) policies: &'a Policies,
 }
 
-/// The steps for those instances that were assessed, and for what all share. A turn takes them, reads what they were about
-/// and plans again until there is none: what depends on the outcome of a step is planned in the next turn.
-pub fn plan_for<'a>(
-    snapshot: &'a Snapshot,
-    facts: &'a Derived,
-    policies: &'a Policies,
-    assessed: impl IntoIterator<Item = (&'a PodUid, &'a Assessment)>,
-) -> Plan {
+/// The steps for those instances that were assessed, and for what all share, in the order in which they are to be taken. A turn takes them,
+/// reads what they were about and plans again until there is none: what depends on the outcome of a step is planned in the next turn.
+pub fn plan_for(
+    snapshot: &Snapshot,
+    facts: &Derived,
+    policies: &Policies,
+    assessed: &BTreeMap<PodUid, Assessment>,
+) -> Vec<Planned> {
     let inputs = Inputs {
         snapshot,
         facts,
@@ -150,7 +120,7 @@ pub fn plan_for<'a>(
     let mut planning = Planning::of(inputs, assessed);
     // While records change, instances only leave other pods' CPUs: the changes may give CPUs to other instances.
     if planning.change_records() {
-        return planning.plan;
+        return planning.steps;
     }
     planning.remove_abandoned_scopes();
     // No float may include CPUs that are about to become another instance's partition.
@@ -174,7 +144,7 @@ pub fn plan_for<'a>(
     planning.remove_containers_cgroups();
     // A phase says that everything before it is done, as read back: so it is the only step of its instance.
     planning.enter_phases();
-    planning.plan
+    planning.steps
 }
 
 /// An instance that is planned for.
@@ -188,13 +158,12 @@ struct Planning<'a> {
     inputs: Inputs<'a>,
     participants: Vec<Participant<'a>>,
     lists: SharedLists<'a>,
-    /// The steps that keep units outside stelia.slice off pinned instances' CPUs.
-    restrictions: Vec<Step>,
-    plan: Plan,
+    waits: BTreeMap<PodUid, Wait>,
+    steps: Vec<Planned>,
 }
 
 impl<'a> Planning<'a> {
-    fn of(inputs: Inputs<'a>, assessed: impl IntoIterator<Item = (&'a PodUid, &'a Assessment)>) -> Self {
+    fn of(inputs: Inputs<'a>, assessed: &'a BTreeMap<PodUid, Assessment>) -> Self {
         let instances = &inputs.snapshot.instances;
         let participant = |(pod, assessment): (&'a PodUid, &'a Assessment)| {
             let instance = instances.get(pod).filter(|instance| instance.populated)?;
@@ -206,37 +175,36 @@ impl<'a> Planning<'a> {
         };
         Self {
             inputs,
-            participants: assessed.into_iter().filter_map(participant).collect(),
+            participants: assessed.iter().filter_map(participant).collect(),
             lists: SharedLists::of(inputs.snapshot, inputs.facts.totals()),
-            restrictions: outside_units::restrict(inputs.snapshot, inputs.facts),
-            plan: Plan::default(),
+            waits: waits(inputs.snapshot, inputs.facts, assessed),
+            steps: Vec::new(),
         }
     }
 
     /// Changes of records; whether there are any. Then only threads that must float are moved, also if the record cannot be written.
     fn change_records(&mut self) -> bool {
         let Inputs { snapshot, policies, .. } = self.inputs;
-        let mut changes = Plan::default();
-        let mut plan = Plan::default();
+        let (mut changes, mut moves) = (Vec::new(), Vec::new());
         for one in &self.participants {
-            changes.add(
-                one.instance,
-                record_steps(snapshot, policies, one.instance, one.assessment),
-            );
-            if one.assessment.must_float && one.placement == ThreadPlacement::Float {
-                plan.add(one.instance, partition::undo(one.instance));
+            let (instance, assessment) = (one.instance, one.assessment);
+            changes.extend(steps_of(
+                instance,
+                record_steps(snapshot, policies, instance, assessment),
+            ));
+            if assessment.must_float && one.placement == ThreadPlacement::Float {
+                moves.extend(steps_of(instance, partition::undo(instance)));
             }
         }
-        if changes.steps.is_empty() {
+        if changes.is_empty() {
             return false;
         }
-        plan.steps.append(&mut changes.steps);
-        self.plan = plan;
+        self.steps.extend(moves.into_iter().chain(changes));
         true
     }
 
     fn remove_abandoned_scopes(&mut self) {
-        self.plan.add_for_node(remove_abandoned(self.inputs.snapshot));
+        self.add_for_node(remove_abandoned(self.inputs.snapshot));
     }
 
     fn make_cgroups_and_set_floats(&mut self) {
@@ -250,40 +218,39 @@ impl<'a> Planning<'a> {
                 }
                 placement => instance.behaviour().make(&self.inputs, instance, placement, float),
             };
-            self.plan.add(instance, made);
+            self.steps.extend(steps_of(instance, made));
         }
     }
 
     fn leave_cpus(&mut self) {
         for one in &self.participants {
-            match one.placement {
-                ThreadPlacement::Leave => self
-                    .plan
-                    .add(one.instance, one.instance.behaviour().leave(one.instance)),
-                ThreadPlacement::Float => self.plan.add(one.instance, partition::undo(one.instance)),
-                ThreadPlacement::Hold => {}
-            }
+            let steps = match one.placement {
+                ThreadPlacement::Leave => one.instance.behaviour().leave(one.instance),
+                ThreadPlacement::Float => partition::undo(one.instance),
+                ThreadPlacement::Hold => continue,
+            };
+            self.steps.extend(steps_of(one.instance, steps));
         }
     }
 
     fn restrict_outside_units(&mut self) {
-        self.plan.add_for_node(self.restrictions.iter().cloned());
+        let Inputs { snapshot, facts, .. } = self.inputs;
+        self.add_for_node(outside_units::restrict(snapshot, facts));
     }
 
     fn narrow_shared_lists_for_others(&mut self) {
-        self.plan.add_for_node(self.lists.give_up());
+        self.add_for_node(self.lists.give_up());
     }
 
     fn widen_shared_lists(&mut self) {
-        self.plan.add_for_node(self.lists.widen());
+        self.add_for_node(self.lists.widen());
     }
 
     fn keep_workers_off(&mut self) {
         let closed = self.inputs.facts.totals().cpus(Of::Root);
         let workers = self.inputs.snapshot.slice.workers.as_ref();
         let changes = workers.is_some_and(|workers| super::workers::are_to_change(workers, closed));
-        self.plan
-            .add_for_node(changes.then(|| Step::KeepWorkersOff(closed.clone())));
+        self.add_for_node(changes.then(|| Step::KeepWorkersOff(closed.clone())));
     }
 
     fn take_cpus(&mut self) {
@@ -294,76 +261,41 @@ impl<'a> Planning<'a> {
         // Those that need no other CPUs come first: they give up what the others are to have.
         let (giving, taking): (Vec<_>, Vec<_>) = holding.partition(|one| one.instance.needed().is_empty());
         for one in giving.into_iter().chain(taking) {
-            let wait = self.wait_of(one);
-            self.plan
-                .waits
-                .extend(wait.map(|wait| (one.instance.record.pod.clone(), wait)));
+            let instance = one.instance;
+            let wait = self.waits.get(&instance.record.pod);
             // Its own lists and threads go as far as the kernel lets them while the list above grows.
-            if matches!(wait, None | Some(Wait::ListAbove)) {
-                self.plan.add(
-                    one.instance,
-                    one.instance.behaviour().hold(self.inputs.facts, one.instance),
-                );
+            if matches!(wait, None | Some(Wait::ListAbove(_))) {
+                let steps = instance.behaviour().hold(self.inputs.facts, instance);
+                self.steps.extend(steps_of(instance, steps));
             }
         }
     }
 
-    /// What an instance that is to have its CPUs waits for.
-    fn wait_of(&self, one: &Participant<'_>) -> Option<Wait> {
-        let instance = one.instance;
-        let above = instance.above();
-        if let Some(other) = &one.assessment.blocked {
-            return Some(Wait::OtherInstance { leaves: other.passes });
-        }
-        if !instance.record.has_partition() {
-            return (!self.restrictions.is_empty()).then_some(Wait::OutsideUnits);
-        }
-        if !instance.needed().is_disjoint(self.lists.remaining(above.other())) {
-            return Some(Wait::ListBeside);
-        }
-        self.lists.must_widen(above).then_some(Wait::ListAbove)
-    }
-
     fn narrow_shared_lists(&mut self) {
-        self.plan.add_for_node(self.lists.narrow());
+        self.add_for_node(self.lists.narrow());
     }
 
     fn restore_outside_units(&mut self) {
-        let snapshot = self.inputs.snapshot;
-        self.plan
-            .add_for_node(outside_units::restore(snapshot, self.inputs.facts));
-        self.plan
-            .add_for_node(snapshot.outside_gone.iter().cloned().map(Step::Unrecord));
+        let Inputs { snapshot, facts, .. } = self.inputs;
+        self.add_for_node(outside_units::restore(snapshot, facts));
+        self.add_for_node(snapshot.outside_gone.iter().cloned().map(Step::Unrecord));
     }
 
     fn set_limits(&mut self) {
         let totals = self.inputs.facts.totals();
-        self.plan.add_for_node(limits::slice(self.inputs.snapshot, totals));
-        for one in &self.participants {
-            let instance = one.instance;
-            if one.placement != ThreadPlacement::Leave {
-                self.plan.add(instance, limits::scope(instance));
-            }
-            if instance.record.phase == Phase::Registered && !limits::huge_pages_are_limited(instance) {
-                self.plan.waits.insert(instance.record.pod.clone(), Wait::HugePages);
-            }
-        }
+        self.add_for_node(limits::slice(self.inputs.snapshot, totals));
+        self.add_for_staying(limits::scope);
     }
 
     fn remove_containers_cgroups(&mut self) {
-        let staying = self
-            .participants
-            .iter()
-            .filter(|one| one.placement != ThreadPlacement::Leave);
-        staying.for_each(|one| self.plan.add(one.instance, remove_below(one.instance)));
+        self.add_for_staying(remove_below);
     }
 
     fn enter_phases(&mut self) {
         let busy: BTreeSet<PodUid> = self
-            .plan
             .steps
             .iter()
-            .filter_map(|planned| planned.pod.clone())
+            .filter_map(|planned| planned.whom.pod().cloned())
             .collect();
         for one in &self.participants {
             let (instance, pod) = (one.instance, &one.instance.record.pod);
@@ -372,12 +304,24 @@ impl<'a> Planning<'a> {
                 Phase::Attaching => one.placement == ThreadPlacement::Hold,
                 _ => one.placement != ThreadPlacement::Leave,
             };
-            let is_ready = enters && !busy.contains(pod) && !self.plan.waits.contains_key(pod);
-            if let Some(phase) = next_phase(instance).filter(|_| is_ready) {
-                self.plan
-                    .add(instance, vec![Step::Enter(instance.scope().clone(), phase)]);
-            }
+            let is_ready = enters && !busy.contains(pod) && !self.waits.contains_key(pod);
+            let next = next_phase(instance).filter(|_| is_ready);
+            let enter = next.map(|phase| Step::Enter(instance.scope().clone(), phase));
+            self.steps.extend(steps_of(instance, enter));
         }
+    }
+
+    /// Steps for each instance that does not leave.
+    fn add_for_staying(&mut self, steps: impl Fn(&Instance) -> Vec<Step>) {
+        let participants = self.participants.iter();
+        let staying = participants.filter(|one| one.placement != ThreadPlacement::Leave);
+        let steps = staying.flat_map(|one| steps_of(one.instance, steps(one.instance)));
+        self.steps.extend(steps);
+    }
+
+    fn add_for_node(&mut self, steps: impl IntoIterator<Item = Step>) {
+        let steps = steps.into_iter();
+        self.steps.extend(steps.map(|step| Planned { whom: Whom::Node, step }));
     }
 }
 
@@ -399,17 +343,14 @@ fn is_made(instance: &Instance) -> bool {
     instance.record.has_partition() && instance.vcpu().is_some_and(has_it)
 }
 
-impl Plan {
-    fn add(&mut self, instance: &Instance, steps: Vec<Step>) {
-        let pod = Some(instance.record.pod.clone());
-        self.steps
-            .extend(steps.into_iter().map(|step| Planned { pod: pod.clone(), step }));
-    }
-
-    fn add_for_node(&mut self, steps: impl IntoIterator<Item = Step>) {
-        self.steps
-            .extend(steps.into_iter().map(|step| Planned { pod: None, step }));
-    }
+/// These steps as steps of the instance.
+fn steps_of(instance: &Instance, steps: impl IntoIterator<Item = Step>) -> impl Iterator<Item = Planned> {
+    let whom = Whom::Instance(instance.record.pod.clone());
+    let steps = steps.into_iter();
+    steps.map(move |step| Planned {
+        whom: whom.clone(),
+        step,
+    })
 }
 
 fn exclusive(cgroup: &CgroupPath, cpus: &CpuSet) -> Step {

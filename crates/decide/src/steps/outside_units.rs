@@ -49,6 +49,15 @@ pub(super) fn restrict(snapshot: &Snapshot, facts: &Derived) -> Vec<Step> {
     steps
 }
 
+/// Whether the unit that this step restricts may still run on some of these CPUs.
+pub(super) fn is_on(snapshot: &Snapshot, restriction: &Step, cpus: &CpuSet) -> bool {
+    let Step::Restrict { unit, .. } = restriction else {
+        return false;
+    };
+    let now = snapshot.outside.get(unit);
+    now.is_some_and(|now| now.cpus.is_empty() || !now.cpus.is_disjoint(cpus))
+}
+
 /// Give every unit its own list back when no pinned instance is left. A VM whose record cannot be read may be a pinned one.
 pub(super) fn restore(snapshot: &Snapshot, facts: &Derived) -> Vec<Step> {
     if !facts.totals().cpus(Of::Pinned).is_empty() || !snapshot.unreadable.is_empty() {

@@ -169,6 +169,16 @@ impl Step {
         of_partition || above == Above::Slice && of_slice(File::SubtreeControl)
     }
 
+    /// Whether it gives exclusive CPUs to a cgroup of an instance. A valid partition below takes none that come into the lists above it only
+    /// later, until its own list is written otherwise and back (kernel: `update_cpumasks_hier`): so these go from above to below.
+    pub fn gives_exclusive_cpus(&self) -> bool {
+        match self {
+            Self::Write(_, File::CpusExclusive, list) => !list.is_empty(),
+            Self::Claim(_, cpus) => !cpus.is_empty(),
+            _ => false,
+        }
+    }
+
     /// The unit, where systemd takes the step. The engine does not wait for its answer.
     pub fn is_systemds(&self) -> Option<&str> {
         match self {
@@ -187,12 +197,29 @@ const SLICE: &str = "stelia.slice";
 /// degraded.
 const WORKERS: &str = "the kernel's unbound workers";
 
-/// A step and the instance it is for; `None` for what all share. When a step fails, the later ones of the same instance
-/// are not taken in that pass.
+/// Whom a step, a failure or a finding concerns.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Whom {
+    /// The whole node: what all instances share.
+    #[default]
+    Node,
+    /// The instance of this pod.
+    Instance(PodUid),
+}
+
+impl Whom {
+    /// The pod of the instance.
+    pub fn pod(&self) -> Option<&PodUid> {
+        match self {
+            Self::Node => None,
+            Self::Instance(pod) => Some(pod),
+        }
+    }
+}
+
+/// A step and whom it is for. When a step fails, the later ones of the same instance are not taken in that pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
-    /// The pod of the instance.
-    pub pod: Option<PodUid>,
-    /// The step.
+    pub whom: Whom,
     pub step: Step,
 }

@@ -19,8 +19,8 @@ pub(crate) fn possible_plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Pla
 }
 
 pub(crate) fn apply(snapshot: &mut Snapshot, steps: &[Planned]) {
-    for Planned { pod, step } in steps {
-        if let Some(pod) = pod {
+    for Planned { whom, step } in steps {
+        if let Whom::Instance(pod) = whom {
             apply_one(snapshot.instances.get_mut(pod).unwrap(), step);
             continue;
         }

@@ -14,7 +14,7 @@ fn who_does_not_freeze_is_moved_as_it_is_and_whoever_stays_goes_on() {
     snapshot.first_mut().inner.as_mut().unwrap().frozen = false;
     // What all share goes on; it is waited for.
     let waits = plan(&snapshot, &policies());
-    assert!(waits.iter().all(|planned| planned.pod.is_none()), "{waits:?}");
+    assert!(waits.iter().all(|planned| planned.whom == Whom::Node), "{waits:?}");
     snapshot.first_mut().does_not_freeze = true;
     let planned = steps(&snapshot);
     assert_eq!(planned[0], freeze("0", &snapshot));

@@ -5,6 +5,7 @@ mod kubelet;
 mod lifecycle;
 mod resources;
 mod vcpus;
+mod waits;
 
 use std::collections::BTreeMap;
 

@@ -1,0 +1,102 @@
+//! What instances wait for that are to have their CPUs, or to enter their next phase.
+
+use std::collections::BTreeMap;
+
+use stelia_kubelet::PodUid;
+use stelia_model::record::Phase;
+
+use super::outside_units::{is_on, restrict};
+use super::shared_lists::SharedLists;
+use super::{Step, ThreadPlacement, growing_list, limits, thread_placement};
+use crate::home::Above;
+use crate::{Assessment, Derived, Instance, Snapshot};
+
+/// What an instance waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Another instance's cgroups still have its CPUs. `leaves`: that one is about to leave them; where kubelet's file gives the CPUs to
+    /// both it is not.
+    OtherInstance { leaves: bool },
+    /// The exclusive list of the other home still has its CPUs, without an instance that can be used.
+    ListBeside(Above),
+    /// The exclusive list above it lacks its CPUs.
+    ListAbove(Above),
+    /// Units outside stelia.slice are still on its CPUs.
+    OutsideUnits,
+    /// Its scope has no limits of huge pages yet.
+    HugePages,
+}
+
+impl Wait {
+    /// Whether a step that all share, or one of another instance, ends it.
+    pub fn others_end_it(self) -> bool {
+        !matches!(self, Self::OtherInstance { leaves: false } | Self::ListBeside(_))
+    }
+
+    /// The fact, for the operator and for the pod itself.
+    pub fn text(self) -> String {
+        let list = |above: Above| format!("cpuset.cpus.exclusive of {}", above.name());
+        match self {
+            Self::OtherInstance { .. } => "another instance's cgroups still have its CPUs".to_owned(),
+            Self::ListBeside(other) => format!("{} still has its CPUs", list(other)),
+            Self::ListAbove(above) => format!("{} lacks its CPUs", list(above)),
+            Self::OutsideUnits => "units outside stelia.slice are still on its CPUs".to_owned(),
+            Self::HugePages => "its scope has no limits of huge pages yet".to_owned(),
+        }
+    }
+}
+
+/// What those of the assessed instances wait for that cannot go on now.
+pub fn waits<'a>(
+    snapshot: &Snapshot,
+    facts: &Derived,
+    assessed: impl IntoIterator<Item = (&'a PodUid, &'a Assessment)>,
+) -> BTreeMap<PodUid, Wait> {
+    let node = NodeNow {
+        snapshot,
+        lists: SharedLists::of(snapshot, facts.totals()),
+        restrictions: restrict(snapshot, facts),
+    };
+    let instances = &snapshot.instances;
+    let live = assessed.into_iter().filter_map(|(pod, assessment)| {
+        let instance = instances.get(pod).filter(|instance| instance.populated)?;
+        Some((pod.clone(), node.wait_of(instance, assessment)?))
+    });
+    live.collect()
+}
+
+/// What all instances share, as far as they wait for it.
+struct NodeNow<'a> {
+    snapshot: &'a Snapshot,
+    lists: SharedLists<'a>,
+    restrictions: Vec<Step>,
+}
+
+impl NodeNow<'_> {
+    fn wait_of(&self, instance: &Instance, assessment: &Assessment) -> Option<Wait> {
+        match thread_placement(instance, assessment.must_float) {
+            ThreadPlacement::Hold => self.wait_for_cpus(instance, assessment),
+            _ if instance.record.phase == Phase::Registered && !limits::huge_pages_are_limited(instance) => {
+                Some(Wait::HugePages)
+            }
+            _ => None,
+        }
+    }
+
+    fn wait_for_cpus(&self, instance: &Instance, assessment: &Assessment) -> Option<Wait> {
+        if let Some(other) = &assessment.blocked {
+            return Some(Wait::OtherInstance { leaves: other.passes });
+        }
+        if !instance.record.has_partition() {
+            let is_here = |step: &Step| is_on(self.snapshot, step, &instance.record.exclusive);
+            return self.restrictions.iter().any(is_here).then_some(Wait::OutsideUnits);
+        }
+        let above = instance.above();
+        if !instance.needed().is_disjoint(self.lists.remaining(above.other())) {
+            return Some(Wait::ListBeside(above.other()));
+        }
+        let list = growing_list(instance);
+        let is_there = list.is_empty() || above.has(self.snapshot, &list);
+        (!is_there).then_some(Wait::ListAbove(above))
+    }
+}
