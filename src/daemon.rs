@@ -10,7 +10,6 @@ use clap::Parser;
 use sd_notify::NotifyState;
 use stelia_kernel::systemd::DbusSystemd;
 use stelia_kernel::{System, holder, runtime_folders};
-use stelia_koordinator::allocator::CpuSource;
 use stelia_settings::{Files, Settings};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -96,7 +95,7 @@ pub fn main_on(beneath: impl FnOnce(System) -> System) -> ExitCode {
     }
     if arguments.check_config {
         print!("{}", checked(&stelia_settings::files(Path::new("/"))));
-        if loaded.settings.policies.allocator.source == CpuSource::Steliad {
+        if loaded.settings.policies.allocator.source.allocates() {
             println!("{TAKE_OVER}");
         }
         return ExitCode::SUCCESS;

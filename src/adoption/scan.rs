@@ -12,7 +12,6 @@ use stelia_kernel::clock::now_us;
 use stelia_kernel::proc::TaskId;
 use stelia_kernel::vmm_processes::{self, Process};
 use stelia_kernel::{System, containers, runtime_config};
-use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::{ContainerCgroup, PodName, PodUid};
 use stelia_model as model;
 use stelia_model::record::Tree;
@@ -226,7 +225,7 @@ fn whole_container(
         Err(error) => return Err(error.to_string()),
     };
     let view = engine.view();
-    let has_cpus = match (cpus.is_empty(), view.cpu_source == CpuSource::Steliad) {
+    let has_cpus = match (cpus.is_empty(), view.cpu_source.allocates()) {
         (true, true) => {
             // Its own limit: the pod's is of all its containers.
             let limit = containers::least_limit_milli(cgroups, [whole]);

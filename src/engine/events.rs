@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use stelia_decide::Whom;
 use stelia_kernel::cgroup::CgroupPath;
-use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::PodUid;
 use stelia_model::Trigger;
 
@@ -86,7 +85,7 @@ impl EngineState {
         let slice = directory(&self.system, &CgroupPath::slice());
         let pods = directory(&self.system, &CgroupPath::root().child("kubepods.slice"));
         // A new pod must be kept off CPUs of pinned instances, and one that ends frees what kubelet gave it.
-        let pods = (self.settings.policies.allocator.source == CpuSource::Steliad).then_some(pods);
+        let pods = self.settings.policies.allocator.source.restricts_pods().then_some(pods);
         let places = [
             (Place::Kubelet, Some(self.picture.kubelet.path().to_owned())),
             (Place::Slice, Some(slice)),

@@ -9,7 +9,7 @@ use stelia_api::{Reason, ReasonCode};
 use stelia_cpus::CpuSet;
 use stelia_decide::entitlement::Entitlement;
 use stelia_decide::{Assessment, Instance, Snapshot};
-use stelia_koordinator::allocator::{CpuSource, Guaranteed, guaranteed};
+use stelia_koordinator::allocator::{Guaranteed, guaranteed};
 use stelia_kubelet::{PodName, PodUid};
 use stelia_model::record::Phase;
 
@@ -57,14 +57,12 @@ impl InstanceLog {
     /// Where steliad chooses the CPUs: log what keeps Guaranteed pods that are not VMs on exclusive CPUs, at the start
     /// and when it changes while a node is taken over from kubelet.
     pub(super) fn guaranteed(&mut self, snapshot: &Snapshot) {
-        let who = match (snapshot.source, &snapshot.kubelet) {
-            (CpuSource::Steliad, Ok(kubelet)) => guaranteed(kubelet, &snapshot.leftover),
-            (CpuSource::Steliad, Err(_)) => return,
-            (CpuSource::Kubelet, _) => {
-                self.guaranteed = None;
-                return;
-            }
-        };
+        if !snapshot.source.allocates() {
+            self.guaranteed = None;
+            return;
+        }
+        let Ok(kubelet) = &snapshot.kubelet else { return };
+        let who = guaranteed(kubelet, &snapshot.leftover);
         let kind = std::mem::discriminant(&who);
         if self.guaranteed.replace(kind) == Some(kind) {
             return;

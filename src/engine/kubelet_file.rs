@@ -64,12 +64,10 @@ impl KubeletRoot {
         }
     }
 
-    /// Where steliad chooses the CPUs: why it must not, beside a DRA driver.
+    /// Why steliad must not choose the CPUs, beside a DRA driver.
     fn driver(&self, source: CpuSource) -> Option<String> {
-        match source {
-            CpuSource::Steliad => refused_beside(&dra::cpu_drivers(&self.system, &self.path)),
-            CpuSource::Kubelet => None,
-        }
+        let drivers = || dra::cpu_drivers(&self.system, &self.path);
+        refused_beside(&source.excludes_dra_drivers().then(drivers)?)
     }
 
     /// The file's content, or why it cannot be used.

@@ -84,10 +84,10 @@ fn usable<'a>(
         Ok(config) => Ok((config, None)),
         Err(problem) => {
             let problem = format!("kubelet's configuration cannot be used: {problem}");
-            if source == CpuSource::Steliad {
-                Ok((None, Some(problem)))
-            } else {
+            if source.needs_static_policy() {
                 Err(problem)
+            } else {
+                Ok((None, Some(problem)))
             }
         }
     }

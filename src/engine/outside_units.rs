@@ -103,7 +103,7 @@ pub(super) fn outside(
     let saved_pods = attributes
         .keys()
         .filter_map(|name| name.strip_prefix(SAVED_CPUS_PREFIX));
-    let looks = source == CpuSource::Steliad || saved_pods.clone().any(|name| of_pods(&name));
+    let looks = source.restricts_pods() || saved_pods.clone().any(|name| of_pods(&name));
     if looks {
         let names = if cgroups.exists(&kubepods) {
             cgroups.children(&kubepods)?

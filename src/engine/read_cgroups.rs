@@ -15,7 +15,7 @@ use stelia_kernel::containers::container_scope;
 use stelia_kernel::kernel_release::isolated_is_safe;
 use stelia_kernel::proc::TaskId;
 use stelia_kernel::{System, runtime_config};
-use stelia_koordinator::allocator::{CpuSource, leftover};
+use stelia_koordinator::allocator::leftover;
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodName, PodUid};
 use stelia_model::record::{Home, Phase, Record, RecordError, VcpuThread};
 use stelia_settings::Partition;
@@ -184,7 +184,7 @@ pub(super) fn left_alone(cgroups: &dyn Cgroups, unreadable: &[(String, String)])
 /// CPUs that kubelet's static policy assigned before it was switched off. While it is on, its file says everything.
 pub(super) fn leftovers(cgroups: &dyn Cgroups, snapshot: &Snapshot) -> Result<CpuSet, CgroupError> {
     let rules = snapshot.kubelet.as_ref().is_ok_and(CpuManagerState::is_static);
-    if snapshot.source == CpuSource::Kubelet || rules {
+    if !snapshot.source.may_have_leftovers() || rules {
         return Ok(CpuSet::new());
     }
     Ok(leftover(&lists(cgroups, &snapshot.instances)?))

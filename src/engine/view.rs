@@ -10,7 +10,7 @@ use stelia_decide::{
 };
 use stelia_kernel::cgroup::{self, CgroupPath, Cgroups, File};
 use stelia_kernel::clock::now_us;
-use stelia_koordinator::allocator::{AllocatorNode, CpuSource};
+use stelia_koordinator::allocator::AllocatorNode;
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_model as model;
 use stelia_settings::Policies;
@@ -66,7 +66,7 @@ pub fn allocator_node(view: &model::Node) -> Result<AllocatorNode, Error> {
             pools.policies.clone(),
         )),
         (None, Some(reason)) => Err(allocator::kubelet_unknown(reason)),
-        (None, None) if view.cpu_source == CpuSource::Steliad => Err(allocator::kubelet_unknown("it was not read yet")),
+        (None, None) if view.cpu_source.allocates() => Err(allocator::kubelet_unknown("it was not read yet")),
         (None, None) => Err(stelia_koordinator::allocator::chosen_by_kubelet()),
     }
 }

@@ -7,7 +7,6 @@ use stelia_api::publication::{Ready, Summary};
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::text::excerpt;
 use stelia_kernel::System;
-use stelia_koordinator::allocator::CpuSource;
 use stelia_koordinator::report::ApiVersion;
 use stelia_koordinator::report::fingerprint::Method;
 use stelia_koordinator::report::profile::Profile;
@@ -92,7 +91,7 @@ pub(super) fn ready(view: &model::Node, unread: Option<&String>, object: &Result
         (None, Err(error)) if error.kind == ErrorKind::KubeletStateUnusable => {
             not("KubeletStateUnusable", &error.to_string())
         }
-        (None, Err(_)) if unread.is_some() && view.cpu_source == CpuSource::Kubelet => {
+        (None, Err(_)) if unread.is_some() && view.cpu_source.needs_static_policy() => {
             not("KubeletConfigUnreadable", unread.map_or("", String::as_str))
         }
         (None, Err(error)) => not("HostNotReadable", &error.to_string()),
@@ -155,6 +154,8 @@ mod tests {
     use stelia_cpus::CpuSet;
     use stelia_cpus::testing::Shape;
     use stelia_kubelet::PodUid;
+
+    use stelia_koordinator::allocator::CpuSource;
 
     use super::*;
     use stelia_kubelet::KubeletConfig;

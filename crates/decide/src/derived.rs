@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_api::reason::Reason;
 use stelia_cpus::CpuSet;
-use stelia_koordinator::allocator::{CpuSource, Pools, Qos};
+use stelia_koordinator::allocator::{Pools, Qos};
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_model::{FloatReason, PinnedReason};
 use stelia_settings::Policies;
@@ -319,7 +319,7 @@ impl Derived {
 /// The CPUs that an instance has from kubelet, where steliad chooses.
 fn given(snapshot: &Snapshot, instance: &Instance) -> Option<(PodUid, CpuSet)> {
     let record = &instance.record;
-    let keeps = snapshot.source == CpuSource::Steliad && record.allocation.is_none() && instance.populated;
+    let keeps = snapshot.source.keeps_cpus_without_entry() && record.allocation.is_none() && instance.populated;
     keeps.then(|| (record.pod.clone(), record.exclusive.clone()))
 }
 

@@ -4,7 +4,6 @@
 
 use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
-use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_model::record::{Record, VcpuThread};
 
@@ -183,7 +182,7 @@ pub(crate) fn entitlement(snapshot: &Snapshot, facts: &Derived, instance: &Insta
     }
     match entry(state, record) {
         // Assigned before kubelet's policy became `none`: the VM keeps its CPUs.
-        None if snapshot.source == CpuSource::Steliad => Entitlement::Same,
+        None if snapshot.source.keeps_cpus_without_entry() => Entitlement::Same,
         None => Entitlement::Gone,
         Some(entry) if *entry == record.entry => Entitlement::Same,
         Some(entry) => {

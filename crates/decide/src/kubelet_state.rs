@@ -8,20 +8,19 @@ use stelia_cpus::text::excerpt::excerpt;
 use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::CpuManagerState;
 
-/// kubelet's state by its file, or why it cannot be used. Where steliad chooses the CPUs, kubelet may have any policy or be missing; but
-/// a file that exists must be understood.
+/// kubelet's state by its file, or why it cannot be used.
 ///
 /// # Errors
 /// A text with the path.
 pub fn usable_state(file: io::Result<Vec<u8>>, path: &Path, source: CpuSource) -> Result<CpuManagerState, String> {
     let bytes = match file {
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound && source == CpuSource::Steliad => {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound && !source.needs_static_policy() => {
             return Ok(CpuManagerState::absent());
         }
         read => read.map_err(|cause| format!("read {}: {cause}", path.display()))?,
     };
     let state = CpuManagerState::parse(&bytes).map_err(|cause| format!("{}: {cause}", path.display()))?;
-    if !state.is_static() && source == CpuSource::Kubelet {
+    if !state.is_static() && source.needs_static_policy() {
         return Err(format!(
             "{}: CPU manager policy is {:?}, not \"static\"",
             path.display(),

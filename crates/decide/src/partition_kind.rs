@@ -64,7 +64,7 @@ pub(super) fn retry(snapshot: &Snapshot, policies: &Policies, instance: &Instanc
         &pins(record),
         partition_kind(snapshot, policies, instance),
     );
-    Some(partition).filter(|partition| *partition != Partition::Member)
+    Some(partition).filter(|partition| partition.is_partition())
 }
 
 fn pins(record: &Record) -> Vec<(ThreadRole, Option<u32>)> {

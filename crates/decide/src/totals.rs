@@ -125,13 +125,11 @@ impl Contribution {
             if !record.has_partition() || record.phase == Phase::Pinned {
                 set(Of::Pinned, record.exclusive.clone());
             }
-            match record.partition {
-                Partition::Member => {}
-                Partition::Isolated => set(growing, growing_list(instance)),
-                Partition::Root => {
-                    set(growing, growing_list(instance));
-                    set(Of::Root, growing_list(instance));
-                }
+            if record.has_partition() {
+                set(growing, growing_list(instance));
+            }
+            if record.partition == Partition::Root {
+                set(Of::Root, growing_list(instance));
             }
         }
         // In place nothing of the pod's is carried to stelia.slice.

@@ -1,7 +1,5 @@
 //! Whether the daemon would admit a VM: one answer for the bus, for kubelet's device plugin and for the cluster.
 
-use stelia_koordinator::allocator::CpuSource;
-
 use crate::Node;
 
 /// Why no VM would be admitted at present, whichever pod it is in.
@@ -53,8 +51,7 @@ impl Node {
         match &self.pool {
             // Either pool is known from the first reading on.
             None => Some(AdmissionProblem::KubeletStateUnread),
-            // steliad's own allocator leaves one.
-            Some(pool) if pool.is_empty() && self.cpu_source == CpuSource::Kubelet => {
+            Some(pool) if pool.is_empty() && !self.cpu_source.leaves_a_shared_cpu() => {
                 Some(AdmissionProblem::NoSharedCpus)
             }
             Some(_) => {
@@ -74,6 +71,8 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use stelia_cpus::CpuSet;
+
+    use stelia_koordinator::allocator::CpuSource;
 
     use super::*;
 

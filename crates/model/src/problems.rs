@@ -1,15 +1,14 @@
 //! What is wrong on the node, whichever VMs it has.
 
 use stelia_api::{Reason, ReasonCode};
-use stelia_koordinator::allocator::CpuSource;
 
 use crate::{Instance, Node, PinnedReason};
 
 impl Node {
     /// What is wrong on the node: each with its code, a fact and a fix, the worst first. A VM is not degraded by it.
     pub fn problems(&self) -> Vec<Reason> {
-        let steliad_chooses = self.cpu_source == CpuSource::Steliad;
-        let has_no_shared_cpu = self.pool.as_ref().is_some_and(stelia_cpus::CpuSet::is_empty) && !steliad_chooses;
+        let is_empty = self.pool.as_ref().is_some_and(stelia_cpus::CpuSet::is_empty);
+        let has_no_shared_cpu = is_empty && !self.cpu_source.leaves_a_shared_cpu();
         // Those that a setting, a rule or their class pins are as somebody wants them.
         let lacks_partitions = |vm: &Instance| vm.pinned_reason == Some(PinnedReason::NoPartitions);
         let lacks_partitions = self.instances.values().any(|vm| lacks_partitions(vm));
@@ -54,6 +53,8 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use stelia_cpus::CpuSet;
+
+    use stelia_koordinator::allocator::CpuSource;
 
     use super::*;
 

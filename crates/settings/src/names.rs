@@ -46,6 +46,12 @@ named! {
     }
 }
 
+impl Partition {
+    pub fn is_partition(self) -> bool {
+        self != Self::Member
+    }
+}
+
 named! {
     /// As which profile of the node's object (`docs/node-topology.md`) the daemon tells what is written to the API server, if at all.
     pub enum Publish {

@@ -12,7 +12,7 @@ use stelia_kernel::cgroup::{CgroupPath, Limits};
 use stelia_kernel::clock::now_us;
 use stelia_kernel::containers::partition_kind;
 use stelia_kernel::oci::coping;
-use stelia_koordinator::allocator::{CpuSource, HostTables};
+use stelia_koordinator::allocator::HostTables;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_model::record::{Phase, Record};
 
@@ -56,7 +56,7 @@ impl EngineState {
             return self.admit_again(&name.pod, &claim);
         }
         let own = |refusal: Error| refusal.of(&name.pod);
-        let chooses = self.picture.snapshot.source == CpuSource::Steliad;
+        let chooses = self.picture.snapshot.source.allocates();
         let devices = if chooses {
             Some((&mut self.devices, self.picture.kubelet.path()))
         } else {

@@ -265,7 +265,7 @@ impl Goal for Attached {
         let mut causes = state.amiss(pod);
         let text = now.vcpu().map(|vcpu| vcpu.partition.clone()).unwrap_or_default();
         let partition = self.partition;
-        if partition != Partition::Member && text != partition.name() {
+        if partition.is_partition() && text != partition.name() {
             let text = format!("the kernel gives no {} partition: {text:?}", partition.name());
             causes.push(Reason::of(pod, ReasonCode::PartitionChanged, text));
         }

@@ -80,7 +80,7 @@ fn check_in_place(snapshot: &Snapshot, policies: &Policies, record: &Record) -> 
         Some(why) => return Err(format!("it would get no partition ({})", why.name())),
         None => {}
     }
-    if snapshot.safe_partition == Partition::Member {
+    if !snapshot.safe_partition.is_partition() {
         return Err("this kernel makes no partition".to_owned());
     }
     Ok(())

@@ -14,7 +14,7 @@ use stelia_cpus::{CpuSet, NodeSet};
 use stelia_kernel::cgroup::CgroupPath;
 use stelia_kernel::containers::LiveContainer;
 use stelia_kernel::proc::TaskId;
-use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource, HostTables, Qos, Requester};
+use stelia_koordinator::allocator::{AllocatorPolicies, HostTables, Qos, Requester};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodName, QosClass};
 use stelia_model::record::{Home, Phase, Record};
 use stelia_settings::{Isolation, Partition, PlacementPolicy, QuietRequest};
@@ -92,7 +92,7 @@ pub fn admit(
     node: &AllocatorPolicies,
 ) -> Result<Record, Error> {
     let kubelets = |state: &CpuManagerState| is_kubelets(candidate, state);
-    if node.source == CpuSource::Steliad && !snapshot.kubelet.as_ref().is_ok_and(kubelets) {
+    if node.source.allocates() && !snapshot.kubelet.as_ref().is_ok_and(kubelets) {
         return admit_allocated(claim, candidate, snapshot, facts, node);
     }
     // kubelet is the authority: an instance whose CPUs it gave to this container does not stand in the way.

@@ -8,8 +8,8 @@ mod tests;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_koordinator::allocator::{
-    Allocation, AllocationRequest, AllocatorNode, AllocatorPolicies, CpuExclusivePolicy, CpuSource, HeldCpus, Pools,
-    Requester, ResizeRequest, chosen_by_kubelet,
+    Allocation, AllocationRequest, AllocatorNode, AllocatorPolicies, CpuExclusivePolicy, HeldCpus, Pools, Requester,
+    ResizeRequest, chosen_by_kubelet,
 };
 use stelia_kubelet::CpuManagerState;
 use stelia_model::record::Phase;
@@ -127,7 +127,7 @@ pub fn kubelets(snapshot: &Snapshot, facts: &Derived, state: &CpuManagerState) -
 
 /// The pools, where steliad makes them; `None` where kubelet does, or its file cannot be used.
 pub(super) fn pools(snapshot: &Snapshot, facts: &Derived, reserved: &CpuSet) -> Option<Pools> {
-    if snapshot.source == CpuSource::Kubelet {
+    if !snapshot.source.allocates() {
         return None;
     }
     let state = snapshot.kubelet.as_ref().ok()?;

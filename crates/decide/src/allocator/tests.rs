@@ -4,8 +4,8 @@ use stelia_api::{Error, ErrorKind};
 use stelia_cpus::NodeSet;
 use stelia_cpus::testing::shapes;
 use stelia_koordinator::allocator::{
-    CpuBindPolicy, CpuExclusivePolicy, Exclusivity, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Pools, Qos,
-    RequiredBind, RunningContainer, leftover,
+    CpuBindPolicy, CpuExclusivePolicy, CpuSource, Exclusivity, NumaAllocateStrategy, NumaTopologyAlignmentPolicy,
+    Pools, Qos, RequiredBind, RunningContainer, leftover,
 };
 use stelia_kubelet::{CpuManagerState, PodUid, QosClass};
 use stelia_settings::Policies;

@@ -14,7 +14,7 @@ use crate::{Derived, Snapshot};
 /// them, the Burstable pods' slice and each Guaranteed pod's (BestEffort pods may run on LSR's CPUs).
 pub fn is_restricted(unit: &str, source: CpuSource) -> bool {
     let of_pods = unit == "kubepods-burstable.slice" || unit.starts_with("kubepods-pod");
-    OUTSIDE.contains(&unit) || (of_pods && source == CpuSource::Steliad)
+    OUTSIDE.contains(&unit) || (of_pods && source.restricts_pods())
 }
 
 /// Take the CPUs of pinned instances from these units, before threads are moved there; give back what none of them needs.

@@ -66,13 +66,14 @@ pub(crate) fn kind(facts: &Derived, instance: &Instance, vcpu: &ThreadedCgroup) 
     if vcpu.partition == record.partition.name() || !possible || !known {
         return Vec::new();
     }
-    let write = |partition: Partition| {
-        let name = partition.name().to_owned();
-        Step::Write(instance.tree.vcpu().clone(), File::Partition, name)
-    };
     // A partition that became invalid stays so when only its kind is written again (seen on 6.12): it must be none first.
-    let first = vcpu.partition.contains("invalid").then(|| write(Partition::Member));
-    first.into_iter().chain([write(record.partition)]).collect()
+    let first = vcpu.partition.contains("invalid").then_some(Partition::Member);
+    let kinds = first.into_iter().chain([record.partition]);
+    kinds.map(|kind| become_kind(instance, kind)).collect()
+}
+
+fn become_kind(instance: &Instance, kind: Partition) -> Step {
+    Step::Write(instance.tree.vcpu().clone(), File::Partition, kind.name().to_owned())
 }
 
 /// The cgroups of the instance that have exclusive lists, outermost first, with their lists.
@@ -108,11 +109,7 @@ pub(crate) fn undo(instance: &Instance) -> Vec<Step> {
 pub(crate) fn give_up(instance: &Instance, inner: &InstanceCgroup, vcpu: &ThreadedCgroup) -> Vec<Step> {
     let mut steps = Vec::new();
     if !matches!(vcpu.partition.as_str(), "" | "member") {
-        steps.push(Step::Write(
-            instance.tree.vcpu().clone(),
-            File::Partition,
-            Partition::Member.name().into(),
-        ));
+        steps.push(become_kind(instance, Partition::Member));
     }
     for (path, now) in exclusive_lists(instance, inner, vcpu).into_iter().rev() {
         if !now.is_empty() {

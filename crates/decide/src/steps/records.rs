@@ -75,9 +75,11 @@ pub(super) fn record_steps(
         &snapshot.topology,
     );
     // Not by the last kind: it is `root` where the vCPUs shared CPUs, and `isolated` again once each has one of its own.
-    let kind = match (record.partition, partition_kind(snapshot, policies, instance)) {
-        (Partition::Member, _) | (_, Partition::Member) => record.partition,
-        (_, kind) => kind,
+    let kind = partition_kind(snapshot, policies, instance);
+    let kind = if record.has_partition() && kind.is_partition() {
+        kind
+    } else {
+        record.partition
     };
     let (vcpus, partition) = placed(&living, &placement.pins, kind);
     if vcpus == record.vcpus {

@@ -1,5 +1,6 @@
 #![doc = include_str!("README.md")]
 
+mod cpu_source;
 mod decision;
 pub mod evaluate;
 mod guaranteed;
@@ -8,11 +9,12 @@ mod pools;
 mod request;
 mod select;
 
+pub use cpu_source::CpuSource;
 pub use decision::{Allocation, AllocatorNode, HeldCpus, Requester, ResizeRequest, chosen_by_kubelet};
 pub use guaranteed::{Guaranteed, RunningContainer, guaranteed, leftover};
 pub use policies::{
-    AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, NumaAllocateStrategy, NumaTopologyAlignmentPolicy,
-    Qos, RequiredBind,
+    AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos,
+    RequiredBind,
 };
 pub use pools::{Pools, SharedPool, constrained_burst};
 #[cfg(feature = "command-line")]

@@ -3,6 +3,8 @@
 use stelia_cpus::CpuSet;
 use stelia_cpus::text::named;
 
+use super::CpuSource;
+
 named! {
     /// How an instance's CPUs lie on physical cores.
     #[derive(Default)]
@@ -140,18 +142,6 @@ impl Qos {
     /// Whether it gets CPUs of its own.
     pub fn is_exclusive(self) -> bool {
         matches!(self, Self::Lse | Self::Lsr)
-    }
-}
-
-named! {
-    /// What chooses exclusive CPUs on this node.
-    #[derive(Default)]
-    pub enum CpuSource {
-        /// kubelet's static CPU manager.
-        #[default]
-        Kubelet = "kubelet",
-        /// steliad's own allocator. What kubelet still holds stays kubelet's.
-        Steliad = "steliad",
     }
 }
 

@@ -178,7 +178,7 @@ impl Record {
 
     /// Whether its CPUs are to be a partition. Else it is pinned at most.
     pub fn has_partition(&self) -> bool {
-        self.partition != Partition::Member
+        self.partition.is_partition()
     }
 
     /// The class, where steliad's own allocator decides; `None` where kubelet chose the CPUs.
