@@ -308,18 +308,21 @@ fn of_state(pod: Pod, instance: &Instance, demands: Demands, now: u64) -> Option
     }
     let kind = if waits { Kind::Waiting } else { Kind::State };
     let why = format!("steliactl why {pod}");
-    let mut finding = match &instance.not_isolated {
+    let finding = match &instance.not_isolated {
         Some(reason) => Finding::of(pod, kind, reason),
         None => Finding::new(pod, kind, state.name(), format!("its state is {state}"), why),
     };
-    if is_below {
-        finding.text = demands.required(&finding.text);
-    }
-    if waits {
-        finding.fails = now.saturating_sub(instance.state_since_us) > MAX_WAIT_US && !demands.allow_waiting;
-        finding.since_us = Some(instance.state_since_us);
-    }
-    Some(finding)
+    let is_late = now.saturating_sub(instance.state_since_us) > MAX_WAIT_US;
+    Some(Finding {
+        text: if is_below {
+            demands.required(&finding.text)
+        } else {
+            finding.text
+        },
+        fails: !waits || is_late && !demands.allow_waiting,
+        since_us: waits.then_some(instance.state_since_us),
+        ..finding
+    })
 }
 
 /// The VMs that were released and may run on: less than any state that may be required.

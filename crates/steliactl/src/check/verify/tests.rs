@@ -568,22 +568,24 @@ fn many_vms_with_the_same_are_one_line_and_with_o_wide_one_each() {
     assert_eq!(all.names().len(), 41);
     // In a pipe all are named.
     says(&text(&all), &["4000-8000-000000000017", "4000-8000-000000000039"]);
-    // Each has its own words: too many to be told one by one.
+    // Each has its own words.
     let mut own = all;
     for (number, finding) in own.findings.iter_mut().enumerate() {
         finding.text = format!("thread {number}");
     }
-    let first = &own.findings[0];
+    let first = own.findings[0].pod.clone();
     says(
         &text(&own),
-        &[&format!("FAIL  {}: {} (and 40 more", first.pod, first.text)],
+        &["FAIL  41 VMs (", &format!("): {first} thread 0; "), "; and 38 more"],
     );
     // Of one VM they are several of a kind.
-    let one = own.findings[0].pod.clone();
     for finding in &mut own.findings {
-        finding.pod = one.clone();
+        finding.pod = first.clone();
     }
-    says(&text(&own), &["(and 40 more of the kind"]);
+    says(
+        &text(&own),
+        &[&format!("FAIL  {first}: thread 0; thread 1; thread 2; and 38 more")],
+    );
 }
 
 #[test]

@@ -3,12 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, Kind, NODE, RELEASED, Verified};
-use crate::check::group_by_key;
+use crate::check::{first_few, group_by_key};
 use crate::shared::daemon::{Pod, age, whose};
 use crate::shared::output::{Meaning, Render, TextStyle, counted, natural, paragraph, stacked};
-
-/// If one code has more different texts than this, only the first is printed. With `-o wide`, and of the node, each is printed.
-const MAX_TEXTS: usize = 3;
 
 /// Whom it is about.
 pub(crate) fn subject(pods: &[&Pod]) -> String {
@@ -28,17 +25,11 @@ impl Render for Verified {
     }
 
     fn text(&self, style: TextStyle) -> String {
-        let mut texts: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-        for one in &self.findings {
-            texts.entry(&one.code).or_default().insert(&one.text);
-        }
-        let are_few = |code: &str| texts.get(code).is_some_and(|texts| texts.len() <= MAX_TEXTS);
-        let by_text = self.findings.iter().map(|one| {
-            let is_whole = style.wide || one.is_of_node() || are_few(&one.code);
-            let pod = style.wide.then_some(&one.pod);
-            ((one.order(), &one.code, is_whole.then_some(&one.text), pod), one)
+        let by_code = self.findings.iter().map(|one| {
+            let alone = (style.wide || one.is_of_node()).then_some((&one.pod, &one.text));
+            ((one.order(), &one.code, alone), one)
         });
-        let blocks = group_by_key(by_text).into_iter();
+        let blocks = group_by_key(by_code).into_iter();
         let mut text: String = blocks.map(|(_, group)| self.block(&group, style)).collect();
         if !text.is_empty() {
             text.push('\n');
@@ -65,7 +56,7 @@ impl Verified {
         failing.map(|one| &one.pod).collect()
     }
 
-    /// Findings of one kind as one. Text and fix are those of the first.
+    /// Findings of one kind as one, with the fix of the first.
     fn block(&self, same: &[&Finding], style: TextStyle) -> String {
         let first = same[0];
         let label = match first.kind {
@@ -75,19 +66,21 @@ impl Verified {
         };
         let mut pods: Vec<&Pod> = same.iter().map(|one| &one.pod).collect();
         pods.dedup();
-        let mut text = first.text.clone();
-        if same.iter().any(|other| other.text != first.text) {
-            text += &format!(" (and {} more of the kind: -o wide)", same.len() - 1);
-            pods.truncate(1);
-        }
+        let texts = group_by_key(same.iter().map(|one| (&one.text, &one.pod)));
+        let (is_one_vm, is_one_text) = (pods.len() == 1, texts.len() == 1);
         let subject = match pods.as_slice() {
             [pod] if style.wide && !first.is_of_node() => pod.in_full(),
-            [_, _, ..] if style.width.is_none() => {
+            pods if !is_one_vm && style.width.is_none() => {
                 let names: Vec<String> = pods.iter().map(ToString::to_string).collect();
                 format!("{} VMs ({})", pods.len(), names.join(", "))
             }
             pods => subject(pods),
         };
+        let texts = texts.iter().map(|(text, of)| match is_one_vm || is_one_text {
+            true => (*text).clone(),
+            false => format!("{} {text}", of[0]),
+        });
+        let mut text = first_few(&texts.collect::<Vec<_>>());
         if let Some(since) = first.since_us {
             let until = match label.0 {
                 _ if first.code == RELEASED => " ago",
