@@ -20,8 +20,8 @@ use serde::Serialize;
 use crate::check::first_few;
 use crate::shared::daemon::{Description, Failure};
 use crate::shared::output::{Meaning, Render, TextStyle, paragraph, stacked};
+pub(super) use host::version_of_systemd;
 use observed::Observed;
-pub(super) use observed::systemd;
 pub(crate) use state_file::read_state_file;
 
 /// In the order in which diagnoses are printed.

@@ -3,9 +3,9 @@
 
 use stelia_api::quiet::Irqbalance;
 use stelia_api::{Reason, ReasonCode};
+use stelia_kubelet::devices::plugin_folder;
 
 use super::kubelet::OF_FILE;
-use super::observed::{SOCKET, TRACING};
 use super::{CheckResult, Diagnosis, Observed, Outcome, diagnosis, fail, note, pass, warn};
 use crate::check::noise::NOT_REPORTED;
 use crate::shared::daemon::{Failure, is_reported};
@@ -39,7 +39,7 @@ pub(super) fn problems(seen: &Observed) -> impl Iterator<Item = Diagnosis> {
 pub(super) fn daemon(seen: &Observed) -> CheckResult {
     const EFFECT: &str = "nothing is repaired; running VMs stay isolated";
     const JOURNAL: &str = "journalctl -u steliad";
-    let state = seen.units.get("steliad.service").map(|(state, _)| state.as_str());
+    let state = seen.units.get("steliad").map(|[state, _]| state.as_str());
     match (&seen.described, state) {
         (Ok(told), _) => pass(format!("running, version {}", told.version)),
         (Err(Failure::NotRunning(_)), None | Some("inactive")) => {
@@ -53,7 +53,7 @@ pub(super) fn daemon(seen: &Observed) -> CheckResult {
 }
 
 pub(super) fn socket(seen: &Observed) -> CheckResult {
-    if seen.has(SOCKET) {
+    if seen.has("run/stelia/runner/socket") {
         return pass("/run/stelia/runner/socket");
     }
     let fix = "systemctl enable --now steliad-runner.socket";
@@ -63,20 +63,27 @@ pub(super) fn socket(seen: &Observed) -> CheckResult {
 /// Whether the plugin runs and kubelet knows of it, by its status (`status.rs` in `crates/device-plugin`). Running VMs are not affected.
 pub(super) fn device_plugin(seen: &Observed) -> CheckResult {
     const JOURNAL: &str = "journalctl -u steliad-device-plugin";
-    if let Err(why) = &seen.has_plugin_folder {
-        let fact = format!("whether kubelet has a plugin directory is not known: {why}");
-        return note(fact, "", "run steliactl doctor as root");
-    }
-    match seen.units.get("steliad-device-plugin.service") {
-        _ if seen.has_plugin_folder == Ok(false) => pass("off: kubelet has no plugin directory"),
+    let folder = plugin_folder(&seen.root, &seen.folder);
+    let is_there = match folder.try_exists() {
+        Ok(is_there) => is_there,
+        Err(cause) => {
+            let fact = format!(
+                "whether kubelet has a plugin directory is not known: read {}: {cause}",
+                folder.display()
+            );
+            return note(fact, "", "run steliactl doctor as root");
+        }
+    };
+    match seen.units.get("steliad-device-plugin") {
+        _ if !is_there => pass("off: kubelet has no plugin directory"),
         None => note("systemd does not say whether it runs", "", ""),
-        Some((state, _)) if state != "active" => warn(
+        Some([state, _]) if state != "active" => warn(
             format!("not running ({state})"),
             "this node offers no stelia.io/vm",
             format!("systemctl enable --now steliad-device-plugin.path; {JOURNAL}"),
         ),
-        Some((_, status)) if status.starts_with("registered") && !status.contains("unhealthy") => pass(status),
-        Some((_, status)) => warn(status, "", JOURNAL),
+        Some([_, status]) if status.starts_with("registered") && !status.contains("unhealthy") => pass(status),
+        Some([_, status]) => warn(status, "", JOURNAL),
     }
 }
 
@@ -120,7 +127,7 @@ pub(super) fn ledger(seen: &Observed) -> CheckResult {
             "journalctl -u steliad",
         );
     }
-    if !seen.has(TRACING) {
+    if !seen.has("sys/kernel/tracing/events") {
         let fix = "run steliactl doctor as root; then see /sys/kernel/security/lockdown";
         return note("tracefs is not mounted or not readable", "it cannot name tasks", fix);
     }

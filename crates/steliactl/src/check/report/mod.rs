@@ -15,9 +15,9 @@ use stelia_kubelet::home::Search;
 use tokio::time::{Instant, sleep};
 
 use crate::check::{doctor, ledger, noise, printed, verify};
-use crate::shared::daemon::{Client, Description, FORMER, Failure, Selection};
+use crate::shared::daemon::{Client, FORMER, Failure, Selection};
 use crate::shared::kernel::Roots;
-use crate::shared::kernel::rates::{Model, rates};
+use crate::shared::kernel::rates::rates;
 use crate::shared::kernel::sample::Sample;
 use crate::shared::output::{Render, TextStyle, human, now, printable, properties, time};
 use crate::view::list::Vms;
@@ -111,7 +111,10 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         report.add("list", "VMs", Ok(Vms::of(description, None, false)));
         let noise = noise::gather(client, roots, &all).await;
         report.add("noise", "Interrupts and kernel threads", noise);
-        report.add("top", "Load", Ok(measured(description, roots, time).await));
+        let (began, before) = (Instant::now(), Sample::read(description, roots, Duration::ZERO));
+        sleep(time).await;
+        let load = rates(&before, &Sample::read(description, roots, began.elapsed()));
+        report.add("top", "Load", Ok(load));
         report.add("map", "CPUs", Ok(map::gather(description, roots, None)));
         if !description.node.instances.is_empty() {
             let shown = show::gather(client, roots, &all, false, false).await;
@@ -151,14 +154,6 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
     report
 }
 
-/// The load of the VMs that the daemon describes, and what disturbs them, measured for this long.
-async fn measured(description: &Description, roots: &Roots, time: Duration) -> Model {
-    let began = Instant::now();
-    let before = Sample::read(description, roots, began.elapsed());
-    sleep(time).await;
-    rates(&before, &Sample::read(description, roots, began.elapsed()))
-}
-
 /// Names and values, one a line; what is empty is left out. Or text as it is.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
@@ -190,7 +185,7 @@ fn host(root: &Path) -> Listing {
         "time": time(now()),
         "system": line("etc/os-release", "PRETTY_NAME=").or_else(|| line("usr/lib/os-release", "PRETTY_NAME=")),
         "kernel": line("proc/sys/kernel/osrelease", ""),
-        "systemd": doctor::systemd(root),
+        "systemd": doctor::version_of_systemd(root),
         "memory": line("proc/meminfo", "MemTotal:"),
         "steliactl": env!("CARGO_PKG_VERSION"),
     }))
