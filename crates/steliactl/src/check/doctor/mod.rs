@@ -162,36 +162,25 @@ pub(crate) async fn gather(root: &Path, described: Result<Description, Failure>,
     Examined { diagnoses, verbose }
 }
 
-impl Examined {
-    fn count(&self, is: impl Fn(&Diagnosis) -> bool) -> usize {
-        self.diagnoses.iter().filter(|one| is(one)).count()
-    }
-}
-
 impl Render for Examined {
     fn text(&self, style: TextStyle) -> String {
         let all = self.verbose || style.wide;
-        let mut shown: Vec<&Diagnosis> = self.diagnoses.iter().collect();
-        shown.retain(|one| all || one.outcome < Outcome::Pass);
+        let shown = self.diagnoses.iter().filter(|one| all || one.outcome < Outcome::Pass);
+        let mut shown: Vec<&Diagnosis> = shown.collect();
         shown.sort_by_key(|one| one.outcome);
         let blocks = shown.into_iter();
-        let blocks = blocks.map(|one| {
-            let label = one.outcome.label();
-            stacked(label, one.check, &one.fact, one.effect, &one.fix, style)
-        });
+        let blocks = blocks.map(|one| stacked(one.outcome.label(), one.check, &one.fact, one.effect, &one.fix, style));
         let mut text: String = blocks.collect();
         if style.legend {
-            let outcome = |outcome| self.count(|one| one.outcome == outcome);
-            let skipped = Some(outcome(Outcome::Skip)).filter(|count| *count > 0);
-            let summary = format!(
-                "{} passed{}{}. {}.",
-                outcome(Outcome::Pass),
-                if all { "" } else { " (-v)" },
-                skipped.map_or(String::new(), |count| format!(", {count} skipped")),
-                self.failure().map_or("This node is ready for VMs".to_owned(), |not| not
-                    .replace("this", "This")),
-            );
-            text += &paragraph(&summary, style);
+            let of = |outcome| self.diagnoses.iter().filter(|one| one.outcome == outcome).count();
+            let skipped = match of(Outcome::Skip) {
+                0 => String::new(),
+                skipped => format!(", {skipped} skipped"),
+            };
+            let (passed, hint) = (of(Outcome::Pass), if all { "" } else { " (-v)" });
+            let not = self.failure().map(|not| not.replace("this", "This"));
+            let verdict = not.unwrap_or("This node is ready for VMs".to_owned());
+            text += &paragraph(&format!("{passed} passed{hint}{skipped}. {verdict}."), style);
         }
         text
     }

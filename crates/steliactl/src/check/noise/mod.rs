@@ -56,11 +56,9 @@ pub(crate) struct Noise {
     /// Whether device interrupts could be counted.
     #[serde(skip)]
     is_counted: bool,
-    /// The selected VMs that were released and may run on, each with how long ago, and what to do about them.
+    /// The selected VMs that were released and may run on: which, when that was, and what to do.
     #[serde(skip)]
-    former: Vec<(Pod, String)>,
-    #[serde(skip)]
-    former_fix: &'static str,
+    former: Option<(String, String, &'static str)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -102,11 +100,12 @@ pub(crate) async fn gather(client: &Client, roots: &Roots, selection: &Selection
     let fired = measured(&roots.proc, MEASURE_INTERVAL).await;
     let former = selection.former(&described);
     Ok(Noise {
-        former: former
-            .into_iter()
-            .map(|(pod, ended)| (pod, age(ended, now())))
-            .collect(),
-        former_fix: restart(&described),
+        former: former.first().map(|(_, ended_us)| {
+            let last = if former.len() > 1 { "the last " } else { "" };
+            let pods: Vec<&Pod> = former.iter().map(|(pod, _)| pod).collect();
+            let told = format!("{FORMER} ({last}{} ago)", age(*ended_us, now()));
+            (whose(&pods), told, restart(&described))
+        }),
         ..noise(&described, selected.as_ref(), fired.as_deref())
     })
 }
@@ -152,32 +151,31 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
         None if is_unanswered && !vms.is_empty() => (Some(NOT_REPORTED), START),
         None => (None, "steliactl reconcile"),
     };
+    let of_irq = |irq: u32, name: &str, cpus: &CpuSet, reason, text, fix| {
+        let there = firing.get(&irq);
+        Source {
+            cpus: there.map_or(cpus, |(cpus, _)| cpus).clone(),
+            text,
+            per_second: fired.map(|_| there.map_or(0, |(_, rate)| *rate)),
+            ..Source::new(format!("irq {irq}"), name, reason, fix)
+        }
+    };
     let remaining = quiet.report.remaining.iter().map(|one| {
-        let there = firing.get(&one.irq);
-        let rate = fired.map(|_| there.map_or(0, |(_, rate)| *rate));
         // What the kernel says of a mask that it does not take is the same of each.
         let is_plain = one.text.is_empty() || one.why == RemainingCause::Managed;
         let error = if is_plain { "" } else { &format!(": {}", one.text) };
+        let text = format!("{}{error}", one.why.text());
         Source {
-            cpus: there.map_or(&one.cpus, |(cpus, _)| cpus).clone(),
-            text: format!("{}{error}", one.why.text()),
-            per_second: rate,
             count: Some(one.count),
-            disturbs: rate > Some(0) || is_reported(described, one),
-            ..Source::new(format!("irq {}", one.irq), &one.name, one.why.name(), one.why.fix())
+            disturbs: is_reported(described, one),
+            ..of_irq(one.irq, &one.name, &one.cpus, one.why.name(), text, one.why.fix())
         }
     });
     let is_left = |irq| quiet.report.remaining.iter().any(|one| one.irq == irq);
-    let unmoved = fired.unwrap_or_default().iter().filter(|one| !is_left(one.irq));
-    let unmoved = unmoved.filter_map(|one| {
-        let (cpus, rate) = firing.get(&one.irq)?;
-        Some(Source {
-            cpus: cpus.clone(),
-            text: problem.unwrap_or("steliad-quiet has not moved it yet").to_owned(),
-            per_second: Some(*rate),
-            disturbs: true,
-            ..Source::new(format!("irq {}", one.irq), &one.name, "not-moved", fix_of_problem)
-        })
+    let unmoved = fired.unwrap_or_default().iter();
+    let unmoved = unmoved.filter(|one| !is_left(one.irq)).map(|one| {
+        let text = problem.unwrap_or("steliad-quiet has not moved it yet").to_owned();
+        of_irq(one.irq, &one.name, &CpuSet::new(), "not-moved", text, fix_of_problem)
     });
     let threads = quiet.report.threads_remaining.iter().map(|one| Source {
         cpus: one.cpus.clone(),
@@ -192,6 +190,7 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
             .filter(|vm| !vm.exclusive_cpus.is_disjoint(&one.cpus))
             .collect();
         // What was seen there disturbs, unless the ledger has seen nothing.
+        one.disturbs |= one.per_second > Some(0);
         one.disturbs |= one.count > Some(0) && reached.iter().any(|vm| vm.interrupts_by_ledger != Some(0));
         let all = reached
             .iter()
@@ -295,8 +294,8 @@ impl Noise {
         if !offline.is_empty() {
             text += &note(&whose(&offline), "all its CPUs are offline", "", "");
         }
-        for (pod, age) in &self.former {
-            text += &note(&pod.to_string(), &format!("{FORMER} ({age} ago)"), "", self.former_fix);
+        if let Some((whose, told, fix)) = &self.former {
+            text += &note(whose, told, "", fix);
         }
         text
     }
