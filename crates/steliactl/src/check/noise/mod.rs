@@ -101,7 +101,7 @@ pub(crate) async fn gather(client: &Client, roots: &Roots, selection: &Selection
     let former = selection.former(&described);
     Ok(Noise {
         former: former.first().map(|(_, ended_us)| {
-            let last = if former.len() > 1 { "the last " } else { "" };
+            let last = if former.len() > 1 { "the last one " } else { "" };
             let pods: Vec<&Pod> = former.iter().map(|(pod, _)| pod).collect();
             let told = format!("{FORMER} ({last}{} ago)", age(*ended_us, now()));
             (whose(&pods), told, restart(&described))
@@ -294,7 +294,7 @@ impl Noise {
         if !offline.is_empty() {
             text += &note(&whose(&offline), "all its CPUs are offline", "", "");
         }
-        if let Some((whose, told, fix)) = &self.former {
+        if let Some((whose, told, fix)) = self.former.as_ref().filter(|_| self.vms.is_empty()) {
             text += &note(whose, told, "", fix);
         }
         text

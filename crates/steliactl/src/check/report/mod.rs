@@ -82,8 +82,11 @@ impl Report {
             failed.push(&failure);
         }
         for line in failed {
-            // What is wrong on the node is told by the first section that finds it.
-            let fact = line.strip_prefix("node: ").unwrap_or(line);
+            // What is wrong on the node is told by the first section that finds it, as is which VMs were released.
+            let fact = match line.strip_prefix("node: ") {
+                _ if line.contains(FORMER) => FORMER,
+                fact => fact.unwrap_or(line),
+            };
             if !self.wrong.iter().any(|said| said.contains(&format!(": {fact}"))) {
                 self.wrong.push(format!("{heading}: {line}"));
             }

@@ -125,7 +125,7 @@ impl Finding {
 /// What is asked of the states of VMs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Args)]
 pub(crate) struct Demands {
-    /// Also fail if a VM that does not wait is less than this: pinned or isolated
+    /// Also fail if a VM that does not wait is less than this, or was released: pinned or isolated
     #[arg(long, value_name = "STATE", value_parser = required())]
     require: Option<State>,
     /// Do not fail because of VMs that wait for their vCPUs. Without it, a VM that has waited for more than a minute is a failure
