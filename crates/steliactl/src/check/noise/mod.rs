@@ -8,20 +8,17 @@ mod tests;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use stelia_api::quiet::{Problem, Quiet, RemainingCause};
+use stelia_api::quiet::{Problem, RemainingCause};
 use stelia_cpus::CpuSet;
 
 use super::{first_few, group_by_key};
 use crate::shared::daemon::{Client, Description, FORMER, Failure, Pod, Selection, age, is_reported, restart, whose};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{Fired, interrupts, measured};
-use crate::shared::output::{
-    Column, Meaning, Render, TextStyle, column, counted, now, paragraph, printable, stacked, table,
-};
+use crate::shared::output::{Column, Meaning, Render, TextStyle, column, counted, now, paragraph, stacked, table};
 
 /// Prefix of the name of a workqueue's rescuer, a thread that runs only when memory is short.
 const RESCUER: &str = "kworker/R-";
@@ -50,9 +47,6 @@ pub(crate) struct Noise {
     problems: Vec<Problem>,
     #[serde(skip)]
     fix_of_problem: &'static str,
-    /// What was done on the node.
-    #[serde(skip)]
-    moved: Arc<Quiet>,
     /// Whether device interrupts could be counted.
     #[serde(skip)]
     is_counted: bool,
@@ -207,7 +201,6 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
         fix_of_problem,
         sources,
         problems: problems.cloned().collect(),
-        moved: quiet.clone(),
         is_counted: fired.is_some(),
         vms,
         ..Noise::default()
@@ -307,26 +300,18 @@ impl Noise {
         (!disturbed.is_empty()).then(|| format!("{} of {all} disturbed", disturbed.len()))
     }
 
-    /// `1 of 2 VMs disturbed. Moved 12 of 40 device interrupts, 2 kernel threads.`
+    /// `1 of 2 VMs disturbed. 3 harmless sources (-o wide).`
     fn summary(&self, style: TextStyle) -> String {
-        if self.vms.is_empty() {
-            return paragraph("No VM has CPUs of its own: nothing was counted.", style);
-        }
         let measured = self.vms.iter().filter(|vm| vm.interrupts_per_second.is_some());
-        let nothing = match measured.count() as u64 {
-            0 => String::new(),
-            measured => {
-                let (measured, seconds) = (counted(measured, "VM"), MEASURE_INTERVAL.as_secs());
-                format!("Nothing disturbed {measured} for {seconds} s.")
+        let mut text = match (self.disturbed(), measured.count() as u64) {
+            _ if self.vms.is_empty() => "No VM has CPUs of its own: nothing was counted.".to_owned(),
+            (Some(disturbed), _) => disturbed + ".",
+            (None, 0) => String::new(),
+            (None, measured) => {
+                let measured = counted(measured, "VM");
+                format!("Nothing disturbed {measured} for {} s.", MEASURE_INTERVAL.as_secs())
             }
         };
-        let mut text = self.disturbed().map_or(nothing, |disturbed| disturbed + ".");
-        if self.problem.is_none() {
-            let report = &self.moved.report;
-            let interrupts = counted(report.interrupts.into(), "device interrupt");
-            let threads = counted(report.threads_moved, "kernel thread");
-            text += &format!(" Moved {} of {interrupts}, {threads}.", report.moved);
-        }
         let harmless = self.sources.len() - self.disturbing().count();
         if harmless > 0 && !style.wide {
             text += &format!(" {} (-o wide).", counted(harmless as u64, "harmless source"));
@@ -337,11 +322,7 @@ impl Noise {
 
 impl Render for Noise {
     fn text(&self, style: TextStyle) -> String {
-        let heading = match self.vms.as_slice() {
-            [vm] if style.legend => &format!("{}: CPUs {}\n", printable(&vm.pod.to_string()), vm.exclusive_cpus),
-            _ => "",
-        };
-        let mut parts = vec![heading.to_owned() + &self.findings(style)];
+        let mut parts = vec![self.findings(style)];
         if style.wide && !self.sources.is_empty() {
             parts.push(table(&SOURCES, &self.sources, style));
         }

@@ -207,7 +207,7 @@ fn ours(seen: &mut Observed) {
 /// The configuration in kubelet's file, which has to have the kind and version.
 fn parsed(text: &str) -> Result<KubeletConfig, ConfigError> {
     let text = format!("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n{text}\n");
-    let file = stelia_kubelet::config::File::parse(&text, "k.yaml")?;
+    let file = config::File::parse(&text, "k.yaml")?;
     KubeletConfig::new(Some(file), Vec::new(), Default::default())
 }
 
