@@ -119,33 +119,32 @@ pub(super) fn cpus(seen: &Observed) -> CheckResult {
     pass(found)
 }
 
-/// The CPU lists, joined, of the `isolcpus=` parameters that take CPUs out of load balancing, and the CPUs that they give as plain numbers.
-/// Such a parameter has the flag domain, or no flag. A flag begins with a letter; the lists `all` and `N` do too.
-fn isolcpus_of(cmdline: &str) -> (String, CpuSet) {
-    let values = cmdline
-        .split_whitespace()
-        .filter_map(|word| word.strip_prefix("isolcpus="));
-    let (mut lists, mut cpus) = (Vec::new(), CpuSet::new());
-    for value in values {
+/// The CPU lists of the `isolcpus=` parameters that take CPUs out of load balancing. Such a parameter has the flag domain, or no flag. A flag
+/// begins with a letter; the lists `all` and `N` do too.
+fn isolcpus_of(cmdline: &str) -> Vec<&str> {
+    let words = cmdline.split_whitespace();
+    let mut lists = Vec::new();
+    for value in words.filter_map(|word| word.strip_prefix("isolcpus=")) {
         let is_flag = |part: &&str| part.starts_with(|c: char| c.is_ascii_lowercase()) && *part != "all";
-        let (flags, parts): (Vec<&str>, Vec<&str>) =
-            value.split(',').filter(|part| !part.is_empty()).partition(is_flag);
+        let parts = value.split(',').filter(|part| !part.is_empty());
+        let (flags, own): (Vec<&str>, Vec<&str>) = parts.partition(is_flag);
         if flags.is_empty() || flags.contains(&"domain") {
-            let plain = parts.iter().filter_map(|part| part.parse::<CpuSet>().ok());
-            plain.for_each(|some| cpus.union_with(&some));
-            lists.extend(parts);
+            lists.extend(own);
         }
     }
-    (lists.join(","), cpus)
+    lists
 }
 
 /// Whether `isolcpus=` takes CPUs out of the scheduler's balancing. The list in /sys includes those of partitions.
 pub(super) fn isolcpus(seen: &Observed) -> CheckResult {
     const FIX: &str = "remove isolcpus= from the kernel's command line, reboot; partitions replace it";
-    let (given, cpus) = isolcpus_of(&seen.text("proc/cmdline"));
-    if given.is_empty() {
+    let cmdline = seen.text("proc/cmdline");
+    let lists = isolcpus_of(&cmdline);
+    if lists.is_empty() {
         return pass("not set");
     }
+    let plain = lists.iter().filter_map(|list| list.parse::<CpuSet>().ok());
+    let (given, cpus) = (lists.join(","), plain.fold(CpuSet::new(), |all, some| all.union(&some)));
     let state = seen.state();
     let shared = match &seen.topology {
         Ok(topology) if seen.allocator.source == CpuSource::Steliad => {

@@ -61,9 +61,7 @@ fn low_quotas(root: &Path, state: Option<&CpuManagerState>) -> Result<Vec<String
 /// As crun before 1.22 writes a quota where kubelet sets none.
 pub(super) fn quotas(seen: &Observed) -> CheckResult {
     // Without it the exclusive CPUs are not known.
-    if seen.files.cpus.is_err() {
-        return Err(STATE);
-    }
+    seen.files.cpus.as_ref().map_err(|_| STATE)?;
     match low_quotas(&seen.root, seen.state()) {
         Err(why) => note(format!("cannot read the CPU quotas of containers: {why}"), "", ""),
         Ok(low) if low.is_empty() => pass("no CPU quota is below the exclusive CPUs of its container"),

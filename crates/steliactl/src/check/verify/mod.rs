@@ -214,11 +214,11 @@ pub(crate) async fn gather(
             findings.extend(of_ledger(above, demands));
         }
     }
-    let not_checked = unread.map(|why| format!("interrupts (steliactl noise), the last 24 hours ({why})"));
-    Ok(Verified {
-        not_checked: not_checked.unwrap_or_default(),
-        ..Verified::of(&described, findings, demands, now)
-    })
+    let mut verified = Verified::of(&described, findings, demands, now);
+    if let Some(why) = unread {
+        verified.not_checked = format!("interrupts (steliactl noise), the last 24 hours ({why})");
+    }
+    Ok(verified)
 }
 
 /// One reading of everything: of the node, and of each VM. A finding is told once, as the first of these has it: the daemon's state, its dry
@@ -235,10 +235,8 @@ fn one_reading(
     let vms = vms.map(|(uid, vm)| (Pod::of(uid, vm), Some(vm)));
     let of_one = |(pod, vm): (Pod, Option<&Arc<Instance>>)| {
         let (kind, told) = vm.map_or((Kind::Node, &described.problems), |vm| (Kind::Daemon, &vm.degraded));
-        let mut found: Vec<Finding> = told
-            .iter()
-            .map(|reason| Finding::of(pod.clone(), kind, reason))
-            .collect();
+        let told = told.iter().map(|reason| Finding::of(pod.clone(), kind, reason));
+        let mut found: Vec<Finding> = told.collect();
         let new = |kind, code: &str, text: &str, fix: String| Finding::new(pod.clone(), kind, code, text, fix);
         let is_own = |uid: &str| uid == pod.pod_uid;
         let would_change = steps.iter().any(|(uid, _)| *uid == NODE || is_own(uid));
@@ -271,10 +269,8 @@ fn one_reading(
         }
         if let Some(Err(cause)) = checked {
             let is_denied = DENIED.iter().any(|words| cause.contains(words));
-            let (text, fix) = (
-                format!("not checked: {cause}"),
-                if is_denied { "run as root" } else { "" },
-            );
+            let fix = if is_denied { "run as root" } else { "" };
+            let text = format!("not checked: {cause}");
             found.push(new(Kind::Unread, "not-checked", &text, fix.to_owned()));
         }
         if let Some(vm) = vm {
@@ -357,10 +353,8 @@ fn of_ledger(above: Result<Vec<(Pod, String)>, Failure>, demands: Demands) -> Ve
 /// verified, whatever was read before.
 fn what_stays(mut readings: Vec<Vec<Finding>>) -> Vec<Finding> {
     let mut last = readings.pop().unwrap_or_default();
-    let before: Vec<BTreeSet<_>> = readings
-        .iter()
-        .map(|one| one.iter().map(Finding::key).collect())
-        .collect();
+    let before = readings.iter().map(|reading| reading.iter().map(Finding::key));
+    let before: Vec<BTreeSet<_>> = before.map(Iterator::collect).collect();
     let stays = |one: &Finding| before.iter().all(|reading| reading.contains(&one.key()));
     last.retain(|one| !one.may_be_transient() || one.kind == Kind::Unread || stays(one));
     last
