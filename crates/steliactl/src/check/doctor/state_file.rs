@@ -21,7 +21,7 @@ use crate::shared::output::{Column, Render, TextStyle, column, properties, table
 pub(crate) struct StateFile {
     file: String,
     /// Why it is refused, or why steliad would not act on it; empty if it would.
-    reason: String,
+    pub(crate) reason: String,
     is_refused: bool,
     schema: String,
     policy: String,
@@ -129,13 +129,6 @@ const COLUMNS: [Column<Assignment>; 4] = [
         one.shared_in_pod.as_ref().map(CpuSet::to_string).unwrap_or_default()
     }),
 ];
-
-impl StateFile {
-    /// Whether steliad acts on it.
-    pub(crate) fn is_usable(&self) -> bool {
-        self.reason.is_empty()
-    }
-}
 
 impl Render for StateFile {
     fn text(&self, style: TextStyle) -> String {

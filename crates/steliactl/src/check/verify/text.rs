@@ -81,7 +81,8 @@ impl Verified {
             false => format!("{} {text}", of[0]),
         });
         let mut text = first_few(&texts.collect::<Vec<_>>());
-        if let Some(since) = first.since_us {
+        // Of several VMs the first that will fail, or that was released.
+        if let Some(since) = same.iter().filter_map(|one| one.since_us).min() {
             let until = match label.0 {
                 _ if first.code == RELEASED => " ago",
                 "WAIT" if !self.allow_waiting => "; fails after 60s",
