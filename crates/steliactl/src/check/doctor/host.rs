@@ -1,6 +1,7 @@
 //! Checks of the kernel, systemd and the CPUs.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use stelia_cpus::CpuSet;
 use stelia_kernel::cgroup::hierarchy::CONTROLLERS;
@@ -15,8 +16,9 @@ use crate::shared::output::counted;
 const MIN_SYSTEMD_VERSION: u32 = 252;
 
 pub(super) fn cgroup(seen: &Observed) -> CheckResult {
-    let has: BTreeSet<&str> = seen.controllers.split_whitespace().collect();
-    let missing: Vec<&str> = CONTROLLERS.into_iter().filter(|name| !has.contains(name)).collect();
+    let has = seen.text("sys/fs/cgroup/cgroup.controllers");
+    let is_there = |name: &str| has.split_whitespace().any(|one| one == name);
+    let missing: Vec<&str> = CONTROLLERS.into_iter().filter(|name| !is_there(name)).collect();
     if missing.is_empty() {
         return pass(format!("cgroup v2 with {}", CONTROLLERS.join(", ")));
     }
@@ -29,13 +31,16 @@ pub(super) fn cgroup(seen: &Observed) -> CheckResult {
 
 /// Remote partitions came with Linux 6.7; a distribution may have backported them.
 pub(super) fn kernel(seen: &Observed) -> CheckResult {
-    let kernel = match seen.kernel.as_str() {
+    let release = seen.text("proc/sys/kernel/osrelease");
+    let kernel = match release.as_str() {
         "" => "release not known",
-        kernel => kernel,
+        release => release,
     };
-    match seen.exclusive {
+    // The root cgroup does not have the file, so it is looked for in any child with a cpuset.
+    let partition = matching(&seen.root, "sys/fs/cgroup/*/cpuset.cpus.partition").next();
+    match partition.map(|path| path.with_file_name("cpuset.cpus.exclusive").exists()) {
         None => note(format!("{kernel}: no cgroup has the cpuset controller yet"), "", ""),
-        Some(true) if seen.kernel.is_empty() => note("release and partition type not known", "", ""),
+        Some(true) if release.is_empty() => note("release and partition type not known", "", ""),
         Some(true) if isolated_is_safe(kernel) => pass(format!("{kernel}; partition type: isolated")),
         Some(true) => pass(format!(
             "{kernel}; partition type: root (isolated can hang this kernel)"
@@ -47,10 +52,26 @@ pub(super) fn kernel(seen: &Observed) -> CheckResult {
     }
 }
 
+/// The files below `root` that a pattern fits.
+fn matching(root: &Path, pattern: &str) -> impl Iterator<Item = PathBuf> {
+    let found = glob::glob(&root.join(pattern).to_string_lossy());
+    found.into_iter().flatten().flatten()
+}
+
+/// PID 1 maps `libsystemd-shared-<version>[.suffix].so`.
+pub(crate) fn version_of_systemd(root: &Path) -> Option<u32> {
+    let everywhere = matching(root, "usr/lib*/systemd/libsystemd-shared-*");
+    let mut libraries = everywhere.chain(matching(root, "usr/lib/*-linux-gnu/systemd/libsystemd-shared-*"));
+    libraries.find_map(|path| {
+        let version = path.file_name()?.to_str()?.strip_prefix("libsystemd-shared-")?;
+        version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    })
+}
+
 pub(super) fn systemd(seen: &Observed) -> CheckResult {
-    let found = seen.systemd.map(|version| version.to_string());
-    let found = found.unwrap_or_else(|| "not found".to_owned());
-    if seen.systemd.is_some_and(|version| version >= MIN_SYSTEMD_VERSION) {
+    let version = version_of_systemd(&seen.root);
+    let found = version.map_or("not found".to_owned(), |version| version.to_string());
+    if version >= Some(MIN_SYSTEMD_VERSION) {
         return pass(found);
     }
     let fix = format!("boot with systemd {MIN_SYSTEMD_VERSION} or newer");
@@ -59,7 +80,7 @@ pub(super) fn systemd(seen: &Observed) -> CheckResult {
 
 /// Only a warning: QEMU emulates without it, far too slowly for use.
 pub(super) fn kvm(seen: &Observed) -> CheckResult {
-    if seen.kvm {
+    if seen.has("dev/kvm") {
         return pass("/dev/kvm");
     }
     warn(
@@ -93,33 +114,32 @@ pub(super) fn cpus(seen: &Observed) -> CheckResult {
     pass(found)
 }
 
-/// The CPU lists, joined, of the `isolcpus=` parameters that take CPUs out of load balancing, and the CPUs that they give as plain numbers.
-/// Such a parameter has the flag domain, or no flag. A flag begins with a letter; the lists `all` and `N` do too.
-fn isolcpus_of(cmdline: &str) -> (String, CpuSet) {
-    let values = cmdline
-        .split_whitespace()
-        .filter_map(|word| word.strip_prefix("isolcpus="));
-    let (mut lists, mut cpus) = (Vec::new(), CpuSet::new());
-    for value in values {
+/// The CPU lists of the `isolcpus=` parameters that take CPUs out of load balancing. Such a parameter has the flag domain, or no flag. A flag
+/// begins with a letter; the lists `all` and `N` do too.
+fn isolcpus_of(cmdline: &str) -> Vec<&str> {
+    let words = cmdline.split_whitespace();
+    let mut lists = Vec::new();
+    for value in words.filter_map(|word| word.strip_prefix("isolcpus=")) {
         let is_flag = |part: &&str| part.starts_with(|c: char| c.is_ascii_lowercase()) && *part != "all";
-        let (flags, parts): (Vec<&str>, Vec<&str>) =
-            value.split(',').filter(|part| !part.is_empty()).partition(is_flag);
+        let parts = value.split(',').filter(|part| !part.is_empty());
+        let (flags, own): (Vec<&str>, Vec<&str>) = parts.partition(is_flag);
         if flags.is_empty() || flags.contains(&"domain") {
-            let plain = parts.iter().filter_map(|part| part.parse::<CpuSet>().ok());
-            plain.for_each(|some| cpus.union_with(&some));
-            lists.extend(parts);
+            lists.extend(own);
         }
     }
-    (lists.join(","), cpus)
+    lists
 }
 
 /// Whether `isolcpus=` takes CPUs out of the scheduler's balancing. The list in /sys includes those of partitions.
 pub(super) fn isolcpus(seen: &Observed) -> CheckResult {
     const FIX: &str = "remove isolcpus= from the kernel's command line, reboot; partitions replace it";
-    let (given, cpus) = isolcpus_of(&seen.cmdline);
-    if given.is_empty() {
+    let cmdline = seen.text("proc/cmdline");
+    let lists = isolcpus_of(&cmdline);
+    if lists.is_empty() {
         return pass("not set");
     }
+    let plain = lists.iter().filter_map(|list| list.parse::<CpuSet>().ok());
+    let (given, cpus) = (lists.join(","), plain.fold(CpuSet::new(), |all, some| all.union(&some)));
     let state = seen.state();
     let shared = match &seen.topology {
         Ok(topology) if seen.allocator.source == CpuSource::Steliad => {

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use kubelet_planner::start_errors::{StartProblem, unknown_gates};
 use stelia_api::{Reason, ReasonCode};
+use stelia_kernel::dra::cpu_drivers;
 use stelia_kernel::proc::unified_cgroup;
 use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::process_place::ProcessPlace;
@@ -15,6 +16,7 @@ use super::services::reported;
 use super::state_file::unusable;
 use super::{Check, CheckResult, KUBELET, NO_VMS, Observed, Outcome, STATE, fail, first_few, note, pass, warn};
 use crate::plan::forgotten;
+use crate::shared::files::without_root;
 use crate::shared::kernel::numbered;
 
 /// A running kubelet keeps the settings that it read when it started.
@@ -25,22 +27,21 @@ const NO_START: &str = "kubelet would not start";
 
 /// Whether it runs, its configuration can be read, and it ignores nothing there.
 pub(super) fn configuration(seen: &Observed) -> CheckResult {
-    let kubelet = match &seen.kubelet {
-        Ok(kubelet) => kubelet,
-        Err(unread) if unread.keeps_kubelet_from_starting() => return fail(unread.to_string(), NO_START, CORRECT),
-        Err(unread) if seen.allocator.source == CpuSource::Steliad => return pass(unread.to_string()),
-        Err(unread) => {
-            let fix = "start kubelet with cpuManagerPolicy: static (/usr/share/doc/steliad/kubelet.md)";
-            return fail(unread.to_string(), NO_VMS, fix);
+    const START: &str = "start kubelet with cpuManagerPolicy: static (/usr/share/doc/steliad/kubelet.md)";
+    const IGNORED: &str = "correct or remove them, unless another version of kubelet knows them";
+    match &seen.kubelet {
+        Err(unread) if unread.keeps_kubelet_from_starting() => fail(unread.to_string(), NO_START, CORRECT),
+        Err(unread) if seen.allocator.source == CpuSource::Steliad => pass(unread.to_string()),
+        Err(unread) => fail(unread.to_string(), NO_VMS, START),
+        Ok(kubelet) => {
+            let warnings = kubelet.warnings.iter().map(ToString::to_string);
+            let ignored: Vec<String> = warnings.chain(unknown_gates(kubelet)).collect();
+            if ignored.is_empty() {
+                return pass("running");
+            }
+            warn(first_few(&ignored), "kubelet ignores these keys", IGNORED)
         }
-    };
-    let warnings = kubelet.warnings.iter().map(ToString::to_string);
-    let ignored: Vec<String> = warnings.chain(unknown_gates(kubelet)).collect();
-    if ignored.is_empty() {
-        return pass("running");
     }
-    let fix = "correct or remove them, unless another version of kubelet knows them";
-    warn(first_few(&ignored), "kubelet ignores these keys", fix)
 }
 
 /// Whether the daemon reads the directory that kubelet writes to.
@@ -57,7 +58,7 @@ pub(super) fn home(seen: &Observed) -> CheckResult {
 }
 
 /// The first process of a pod that is in a cgroup where steliad does not look for pods. `proc` is `/proc`.
-pub(super) fn misplaced(proc: &Path) -> Option<(i32, ProcessPlace)> {
+fn misplaced(proc: &Path) -> Option<(i32, ProcessPlace)> {
     let places = numbered(proc).filter_map(|(pid, folder)| {
         // A process that ends meanwhile has none.
         let text = fs::read_to_string(folder.join("cgroup")).ok()?;
@@ -69,34 +70,38 @@ pub(super) fn misplaced(proc: &Path) -> Option<(i32, ProcessPlace)> {
 
 /// The first thing that keeps pods' cgroups from where VMs are looked for: below kubepods.
 pub(super) fn cgroups(seen: &Observed) -> CheckResult {
+    const REMOVE: &str =
+        "drain the node, remove it and the flag of that name from kubelet's configuration, restart kubelet";
+    const NOT_ADMITTED: &str = "no such VM is admitted";
     let stopped = seen.stopped.as_ref().and_then(|read| read.as_ref().ok());
-    let fix = "drain the node, remove it and the flag of that name from kubelet's configuration, restart kubelet";
-    match seen.kubelet.as_ref().ok().or(stopped) {
-        Some(kubelet) if !kubelet.cgroup_root.trim_matches('/').is_empty() => {
-            return fail(format!("kubelet has cgroupRoot: {}", kubelet.cgroup_root), NO_VMS, fix);
+    let kubelet = seen.kubelet.as_ref().ok().or(stopped);
+    let (fact, effect, fix) = match (kubelet, misplaced(&seen.root.join("proc"))) {
+        (Some(kubelet), _) if !kubelet.cgroup_root.trim_matches('/').is_empty() => (
+            format!("kubelet has cgroupRoot: {}", kubelet.cgroup_root),
+            NO_VMS,
+            REMOVE,
+        ),
+        (Some(kubelet), _) if !kubelet.cgroups_per_qos => {
+            ("kubelet has cgroupsPerQOS: false".to_owned(), NO_VMS, REMOVE)
         }
-        Some(kubelet) if !kubelet.cgroups_per_qos => return fail("kubelet has cgroupsPerQOS: false", NO_VMS, fix),
-        _ => {}
-    }
-    let Some((pid, place)) = &seen.misplaced else {
-        return pass("pods are below /kubepods.slice or /kubepods");
-    };
-    let (place, fix) = match place {
-        ProcessPlace::OutsideOfPods(name) => (
-            format!("{name}, a container outside its pod's cgroup"),
+        (_, Some((pid, ProcessPlace::OutsideOfPods(name)))) => (
+            format!("process {pid} is in {name}, a container outside its pod's cgroup"),
+            NOT_ADMITTED,
             "set the runtime's cgroup driver to kubelet's (containerd: SystemdCgroup, CRI-O: cgroup_manager), drain the node, restart both",
         ),
-        ProcessPlace::Docker(name) => (
-            format!("{name}, a container of cri-dockerd"),
+        (_, Some((pid, ProcessPlace::Docker(name)))) => (
+            format!("process {pid} is in {name}, a container of cri-dockerd"),
+            NOT_ADMITTED,
             "run pods with containerd or CRI-O",
         ),
-        ProcessPlace::OtherRoot(root) => (
-            format!("a pod below {root}"),
+        (_, Some((pid, ProcessPlace::OtherRoot(root)))) => (
+            format!("process {pid} is in a pod below {root}"),
+            NOT_ADMITTED,
             "remove cgroupRoot from the configuration of that pod's kubelet",
         ),
-        ProcessPlace::Container(_) | ProcessPlace::Elsewhere => return pass("pods are below kubepods"),
+        _ => return pass("pods are below /kubepods.slice or /kubepods"),
     };
-    fail(format!("process {pid} is in {place}"), "no such VM is admitted", fix)
+    fail(fact, effect, fix)
 }
 
 /// Who assigns CPUs, and whether some are reserved, so that the shared CPUs stay the same.
@@ -136,8 +141,8 @@ pub(super) fn policy(seen: &Observed) -> CheckResult {
 
 /// Two programs that give exclusive CPUs of one node give the same CPU twice.
 pub(super) fn dra(seen: &Observed) -> CheckResult {
-    let drivers = seen.dra.iter();
-    let drivers = drivers.map(|(name, file)| format!("{name} ({})", file.display()));
+    let drivers = cpu_drivers(&seen.root, &seen.folder).into_iter();
+    let drivers = drivers.map(|(name, file)| format!("{name} ({})", without_root(&seen.root, &file).display()));
     let found = first_few(&drivers.collect::<Vec<_>>());
     match seen.allocator.source {
         _ if found.is_empty() => pass("none that assigns CPUs"),
@@ -169,22 +174,19 @@ pub(super) fn state(seen: &Observed) -> CheckResult {
     if let Some((cause, _)) = causes.into_iter().find(|(_, check)| is_failed(*check)) {
         return Err(cause);
     }
-    let is_kubelets = seen.allocator.source == CpuSource::Kubelet;
-    let why = match &seen.files.cpus {
-        Err(unusable) => Some(unusable.text.clone()),
-        Ok(Some(state)) => unusable(state).filter(|_| is_kubelets),
-        Ok(None) if is_kubelets && seen.described.is_err() => {
+    let of_file = |why: String| Reason::of_node(ReasonCode::KubeletUnusable, why);
+    let mut told = seen.described.iter().flat_map(|told| &told.problems);
+    let reason = match &seen.files.cpus {
+        _ if seen.described.is_ok() => told.find(|reason| OF_FILE.contains(&reason.code)).cloned(),
+        Err(unusable) => Some(of_file(unusable.text.clone())),
+        _ if seen.allocator.source == CpuSource::Steliad => None,
+        Ok(Some(state)) => unusable(state).map(of_file),
+        Ok(None) => {
             seen.kubelet()?;
-            Some("cpu_manager_state: No such file".to_owned())
+            Some(of_file("cpu_manager_state: No such file".to_owned()))
         }
-        Ok(None) => None,
     };
-    let read = why.map(|why| Reason::of_node(ReasonCode::KubeletUnusable, why));
-    let reason = match &seen.described {
-        Ok(told) => told.problems.iter().find(|reason| OF_FILE.contains(&reason.code)),
-        Err(_) => read.as_ref(),
-    };
-    reason.map_or_else(|| pass("can be used"), |reason| Ok(reported(reason)))
+    reason.map_or_else(|| pass("can be used"), |reason| Ok(reported(&reason)))
 }
 
 /// Whether kubelet starts with its configuration and its state files.

@@ -8,20 +8,17 @@ mod tests;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use stelia_api::quiet::{Problem, Quiet, RemainingCause};
+use stelia_api::quiet::{Problem, RemainingCause};
 use stelia_cpus::CpuSet;
 
 use super::{first_few, group_by_key};
-use crate::shared::daemon::{Client, Description, Failure, Pod, Selection, is_reported, whose};
+use crate::shared::daemon::{Client, Description, FORMER, Failure, Pod, Selection, age, is_reported, restart, whose};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{Fired, interrupts, measured};
-use crate::shared::output::{
-    Column, Meaning, Render, TextStyle, column, counted, paragraph, printable, stacked, table,
-};
+use crate::shared::output::{Column, Meaning, Render, TextStyle, column, counted, now, paragraph, stacked, table};
 
 /// Prefix of the name of a workqueue's rescuer, a thread that runs only when memory is short.
 const RESCUER: &str = "kworker/R-";
@@ -30,6 +27,10 @@ const RESCUER: &str = "kworker/R-";
 pub(crate) const NOT_REPORTED: &str = "steliad-quiet has not reported";
 
 const JOURNAL: &str = "journalctl -eu steliad-quiet";
+const START: &str = "systemctl enable --now steliad-quiet.socket";
+pub(crate) const STEER: &str =
+    "set irq-steering = \"shared\" in /etc/stelia/steliad.toml, then systemctl reload steliad";
+const OF_THREAD: &str = "look for a setting of its driver's or subsystem's (/usr/share/doc/steliad/quiet-cpus.md)";
 const UNCOUNTED: &str = "device interrupts could not be counted";
 
 /// How long device interrupts are counted.
@@ -45,12 +46,14 @@ pub(crate) struct Noise {
     sources: Vec<Source>,
     /// What else could not be done; without a pod where it is of no VM in particular.
     problems: Vec<Problem>,
-    /// What was done on the node.
     #[serde(skip)]
-    quiet: Arc<Quiet>,
+    fix_of_problem: &'static str,
     /// Whether device interrupts could be counted.
     #[serde(skip)]
     is_counted: bool,
+    /// The selected VMs that were released and may run on: which, when that was, and what to do.
+    #[serde(skip)]
+    former: Option<(String, String, &'static str)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -65,7 +68,7 @@ struct VmNoise {
 }
 
 /// A device interrupt that reaches CPUs of VMs, or a kernel thread that may run there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 struct Source {
     /// `irq` and its number, or `thread` and its ID.
     source: String,
@@ -90,7 +93,16 @@ struct Source {
 pub(crate) async fn gather(client: &Client, roots: &Roots, selection: &Selection) -> Result<Noise, Failure> {
     let (described, selected) = client.select(selection).await?;
     let fired = measured(&roots.proc, MEASURE_INTERVAL).await;
-    Ok(noise(&described, selected.as_ref(), fired.as_deref()))
+    let former = selection.former(&described);
+    Ok(Noise {
+        former: former.first().map(|(_, ended_us)| {
+            let last = if former.len() > 1 { "the last one " } else { "" };
+            let pods: Vec<&Pod> = former.iter().map(|(pod, _)| pod).collect();
+            let told = format!("{FORMER} ({last}{} ago)", age(*ended_us, now()));
+            (whose(&pods), told, restart(&described))
+        }),
+        ..noise(&described, selected.as_ref(), fired.as_deref())
+    })
 }
 
 fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Option<&[Fired]>) -> Noise {
@@ -112,13 +124,12 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
             }
         }
         let by_ledger = ledger.vms.get(uid.as_str()).filter(|one| one.covered_us > 0);
+        // Where no CPU is known, none is known to be offline.
+        let is_online = online.is_empty() || !one.exclusive.is_disjoint(&online);
         VmNoise {
             pod: Pod::of(uid, one),
             exclusive_cpus: one.exclusive.clone(),
-            // Where no CPU is known, none is known to be offline.
-            interrupts_per_second: fired
-                .filter(|_| online.is_empty() || !one.exclusive.is_disjoint(&online))
-                .map(|_| sum),
+            interrupts_per_second: fired.filter(|_| is_online).map(|_| sum),
             interrupts_by_ledger: by_ledger.map(|one| one.devices),
         }
     });
@@ -127,91 +138,73 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
         let counted = (vm.interrupts_per_second, vm.interrupts_by_ledger);
         (Reverse(counted), vm.pod.to_string())
     });
-    let is_off = quiet.steering == "off";
     let is_unanswered = quiet.steering.is_empty() || quiet.answered_us == 0 || quiet.report.interrupts == 0;
-    let problem = quiet.problem.as_deref();
-    // Without VMs that have CPUs nothing is asked of steliad-quiet.
-    let problem = problem.or((is_unanswered && !is_off && !vms.is_empty()).then_some(NOT_REPORTED));
-    let problem = problem.or(is_off.then_some("irq-steering is off"));
-    let source = |source, name: &str, cpus: &CpuSet, (reason, text, fix)| {
-        let reached = vms.iter().filter(|vm| !vm.exclusive_cpus.is_disjoint(cpus));
-        let all = reached
-            .clone()
-            .fold(CpuSet::new(), |all, vm| all.union(&vm.exclusive_cpus));
+    let (problem, fix_of_problem) = match &quiet.problem {
+        Some(problem) => (Some(problem.as_str()), JOURNAL),
+        None if quiet.steering == "off" => (Some("irq-steering is off"), STEER),
+        // Without VMs that have CPUs nothing is asked of steliad-quiet.
+        None if is_unanswered && !vms.is_empty() => (Some(NOT_REPORTED), START),
+        None => (None, "steliactl reconcile"),
+    };
+    let of_irq = |irq: u32, name: &str, cpus: &CpuSet, reason, text, fix| {
+        let there = firing.get(&irq);
         Source {
-            source,
-            name: name.to_owned(),
-            cpus: all.intersection(cpus),
-            reason,
+            cpus: there.map_or(cpus, |(cpus, _)| cpus).clone(),
             text,
-            fix,
-            per_second: None,
-            count: None,
-            disturbs: reached.clone().any(|vm| vm.interrupts_by_ledger != Some(0)),
-            vms: reached.map(|vm| vm.pod.clone()).collect(),
+            per_second: fired.map(|_| there.map_or(0, |(_, rate)| *rate)),
+            ..Source::new(format!("irq {irq}"), name, reason, fix)
         }
     };
     let remaining = quiet.report.remaining.iter().map(|one| {
-        let rate = fired.map(|_| firing.get(&one.irq).map_or(0, |(_, rate)| *rate));
         // What the kernel says of a mask that it does not take is the same of each.
         let is_plain = one.text.is_empty() || one.why == RemainingCause::Managed;
         let error = if is_plain { "" } else { &format!(": {}", one.text) };
-        let why = (one.why.name(), format!("{}{error}", one.why.text()), one.why.fix());
-        let cpus = firing.get(&one.irq).map_or(&one.cpus, |(cpus, _)| cpus);
-        let source = source(format!("irq {}", one.irq), &one.name, cpus, why);
+        let text = format!("{}{error}", one.why.text());
         Source {
-            disturbs: rate > Some(0) || one.count > 0 && source.disturbs || is_reported(described, one),
-            per_second: rate,
             count: Some(one.count),
-            ..source
+            disturbs: is_reported(described, one),
+            ..of_irq(one.irq, &one.name, &one.cpus, one.why.name(), text, one.why.fix())
         }
     });
     let is_left = |irq| quiet.report.remaining.iter().any(|one| one.irq == irq);
-    let (why, fix) = match problem {
-        Some(problem) => (problem, fix_of_steering(quiet)),
-        None => ("steliad-quiet has not moved it yet", "steliactl reconcile"),
-    };
-    let unmoved = fired.unwrap_or_default().iter().filter(|one| !is_left(one.irq));
-    let unmoved = unmoved.filter_map(|one| {
-        let (cpus, rate) = firing.get(&one.irq)?;
-        let why = ("not-moved", why.to_owned(), fix);
-        let source = source(format!("irq {}", one.irq), &one.name, cpus, why);
-        Some(Source {
-            per_second: Some(*rate),
-            disturbs: true,
-            ..source
-        })
+    let unmoved = fired.unwrap_or_default().iter();
+    let unmoved = unmoved.filter(|one| !is_left(one.irq)).map(|one| {
+        let text = problem.unwrap_or("steliad-quiet has not moved it yet").to_owned();
+        of_irq(one.irq, &one.name, &CpuSet::new(), "not-moved", text, fix_of_problem)
     });
-    let threads = quiet.report.threads_remaining.iter().map(|one| {
-        let text = format!("the thread's CPUs cannot be set: {}", one.text);
-        let fix = "look for a setting of its driver's or subsystem's (/usr/share/doc/steliad/quiet-cpus.md)";
-        let source = source(format!("thread {}", one.id), &one.name, &one.cpus, ("bound", text, fix));
-        Source {
-            disturbs: !one.name.starts_with(RESCUER),
-            ..source
-        }
+    let threads = quiet.report.threads_remaining.iter().map(|one| Source {
+        cpus: one.cpus.clone(),
+        text: format!("the thread's CPUs cannot be set: {}", one.text),
+        disturbs: !one.name.starts_with(RESCUER),
+        ..Source::new(format!("thread {}", one.id), &one.name, "bound", OF_THREAD)
     });
-    let sources = remaining.chain(unmoved).chain(threads);
-    let mut sources: Vec<Source> = sources.filter(|one| !one.vms.is_empty()).collect();
+    let mut sources: Vec<Source> = remaining.chain(unmoved).chain(threads).collect();
+    for one in &mut sources {
+        let reached: Vec<&VmNoise> = vms
+            .iter()
+            .filter(|vm| !vm.exclusive_cpus.is_disjoint(&one.cpus))
+            .collect();
+        // What was seen there disturbs, unless the ledger has seen nothing.
+        one.disturbs |= one.per_second > Some(0);
+        one.disturbs |= one.count > Some(0) && reached.iter().any(|vm| vm.interrupts_by_ledger != Some(0));
+        let all = reached
+            .iter()
+            .fold(CpuSet::new(), |all, vm| all.union(&vm.exclusive_cpus));
+        one.cpus = all.intersection(&one.cpus);
+        one.vms = reached.into_iter().map(|vm| vm.pod.clone()).collect();
+    }
+    sources.retain(|one| !one.vms.is_empty());
     sources.sort_by_key(|one| Reverse((one.disturbs, one.per_second, one.count)));
     let problems = quiet.report.problems.iter();
     let problems = problems.filter(|one| one.pod.is_empty() || has(&one.pod));
     Noise {
         problem: problem.map(str::to_owned),
+        fix_of_problem,
         sources,
         problems: problems.cloned().collect(),
-        quiet: quiet.clone(),
         is_counted: fired.is_some(),
         vms,
-    }
-}
-
-/// What makes `steliad-quiet` move interrupts.
-fn fix_of_steering(quiet: &Quiet) -> &'static str {
-    match quiet.steering.as_str() {
-        "off" => "set irq-steering = \"shared\" in /etc/stelia/steliad.toml, then systemctl reload steliad",
-        _ if quiet.problem.is_some() => JOURNAL,
-        _ => "systemctl enable --now steliad-quiet.socket",
+        ..Noise::default()
     }
 }
 
@@ -232,6 +225,16 @@ fn number(count: Option<u64>) -> String {
 }
 
 impl Source {
+    fn new(source: String, name: &str, reason: &'static str, fix: &'static str) -> Self {
+        Self {
+            source,
+            name: name.to_owned(),
+            reason,
+            fix,
+            ..Self::default()
+        }
+    }
+
     fn whose(&self) -> String {
         whose(&self.vms.iter().collect::<Vec<_>>())
     }
@@ -260,29 +263,35 @@ impl Noise {
         };
         let mut text = String::new();
         for ((why, fix), sources) in group_by_key(self.disturbing().map(|one| ((&one.text, one.fix), one))) {
-            let vms = group_by_key(sources.iter().map(|one| (one.whose(), one.fact())));
-            for (whose, facts) in &vms {
-                text += &fail(whose, &format!("{}; {why}", first_few(facts)), fix);
+            for (whose, facts) in group_by_key(sources.iter().map(|one| (one.whose(), one.fact()))) {
+                text += &fail(&whose, &format!("{}; {why}", first_few(&facts)), fix);
             }
         }
-        let problems = self.problems.iter().map(|one| {
+        for one in &self.problems {
             let vm = self.vms.iter().find(|vm| vm.pod.pod_uid == one.pod);
             let whose = vm.map_or("node".to_owned(), |vm| vm.pod.to_string());
-            fail(&whose, &one.text, JOURNAL)
-        });
+            text += &fail(&whose, &one.text, JOURNAL);
+        }
         let is_told = |problem: &&String| self.disturbing().any(|one| one.text == **problem);
-        let effect = "device interrupts are not moved off VMs' CPUs";
-        let problem = self.problem.iter().filter(|problem| !is_told(problem));
-        let problem = problem.map(|problem| note("node", problem, effect, fix_of_steering(&self.quiet)));
-        let unread = format!("{UNCOUNTED}: /proc/interrupts cannot be read");
-        let unread = (!self.is_counted).then(|| note("node", &unread, "", ""));
+        if let Some(problem) = self.problem.as_ref().filter(|problem| !is_told(problem)) {
+            let effect = "device interrupts are not moved off VMs' CPUs";
+            text += &note("node", problem, effect, self.fix_of_problem);
+        }
+        if !self.is_counted {
+            text += &note("node", &format!("{UNCOUNTED}: /proc/interrupts cannot be read"), "", "");
+        }
         let offline = self
             .vms
             .iter()
             .filter(|vm| self.is_counted && vm.interrupts_per_second.is_none());
         let offline: Vec<&Pod> = offline.map(|vm| &vm.pod).collect();
-        let offline = (!offline.is_empty()).then(|| note(&whose(&offline), "all its CPUs are offline", "", ""));
-        text + &problems.chain(problem).chain(unread).chain(offline).collect::<String>()
+        if !offline.is_empty() {
+            text += &note(&whose(&offline), "all its CPUs are offline", "", "");
+        }
+        if let Some((whose, told, fix)) = self.former.as_ref().filter(|_| self.vms.is_empty()) {
+            text += &note(whose, told, "", fix);
+        }
+        text
     }
 
     /// `1 of 2 VMs disturbed`, unless none is.
@@ -292,45 +301,29 @@ impl Noise {
         (!disturbed.is_empty()).then(|| format!("{} of {all} disturbed", disturbed.len()))
     }
 
-    /// `1 of 2 VMs disturbed. Moved 12 of 40 device interrupts, 2 kernel threads.`
+    /// `1 of 2 VMs disturbed. 3 harmless sources (-o wide).`
     fn summary(&self, style: TextStyle) -> String {
-        let report = &self.quiet.report;
         let measured = self.vms.iter().filter(|vm| vm.interrupts_per_second.is_some());
-        let mut parts = Vec::new();
-        match (self.disturbed(), measured.count() as u64) {
-            (Some(disturbed), _) => parts.push(format!("{disturbed}.")),
-            (None, 0) => {}
+        let mut text = match (self.disturbed(), measured.count() as u64) {
+            _ if self.vms.is_empty() => "No VM has CPUs of its own: nothing was counted.".to_owned(),
+            (Some(disturbed), _) => disturbed + ".",
+            (None, 0) => String::new(),
             (None, measured) => {
                 let measured = counted(measured, "VM");
-                parts.push(format!(
-                    "Nothing disturbed {measured} for {} s.",
-                    MEASURE_INTERVAL.as_secs()
-                ));
+                format!("Nothing disturbed {measured} for {} s.", MEASURE_INTERVAL.as_secs())
             }
-        }
-        if self.problem.is_none() {
-            let interrupts = counted(report.interrupts.into(), "device interrupt");
-            let threads = counted(report.threads_moved, "kernel thread");
-            parts.push(format!("Moved {} of {interrupts}, {threads}.", report.moved));
-        }
+        };
         let harmless = self.sources.len() - self.disturbing().count();
         if harmless > 0 && !style.wide {
-            parts.push(format!("{} (-o wide).", counted(harmless as u64, "harmless source")));
+            text += &format!(" {} (-o wide).", counted(harmless as u64, "harmless source"));
         }
-        paragraph(&parts.join(" "), style)
+        paragraph(text.trim_start(), style)
     }
 }
 
 impl Render for Noise {
     fn text(&self, style: TextStyle) -> String {
-        if self.vms.is_empty() {
-            return "No VM has CPUs of its own.\n".to_owned();
-        }
-        let heading = match self.vms.as_slice() {
-            [vm] if style.legend => &format!("{}: CPUs {}\n", printable(&vm.pod.to_string()), vm.exclusive_cpus),
-            _ => "",
-        };
-        let mut parts = vec![heading.to_owned() + &self.findings(style)];
+        let mut parts = vec![self.findings(style)];
         if style.wide && !self.sources.is_empty() {
             parts.push(table(&SOURCES, &self.sources, style));
         }

@@ -7,7 +7,7 @@ use std::error::Error;
 use stelia_api::{ReasonCode, State};
 use stelia_cpus::CpuSet;
 use stelia_kernel::cgroup::{
-    CgroupError, CgroupPath, Cgroups, File, KernelCgroups, OUTSIDE, numbers, optional, populated, read_optional_cpus,
+    CgroupPath, Cgroups, File, KernelCgroups, OUTSIDE, numbers, optional, populated, read_optional_cpus,
 };
 use stelia_kernel::proc::{KernelProcs, ProcError, Procs, stat};
 use stelia_kernel::workqueue;
@@ -34,57 +34,32 @@ pub(super) type Checked = Result<Vec<Difference>, String>;
 
 /// Checks each VM that the daemon describes, by pod UID; with `-` if not all cgroups could be looked at.
 pub(super) fn check(description: &Description, roots: &Roots) -> BTreeMap<String, Checked> {
-    let kernel = Kernel {
+    let mut kernel = Kernel {
         cgroups: KernelCgroups::new(&roots.cgroup),
         procs: KernelProcs::new(&roots.proc),
         online: description.node.topology.online(),
+        others: Vec::new(),
+        workers: workqueue::in_force(&roots.sys).map_err(|cause| cause.to_string()),
     };
     let instances = &description.node.instances;
-    let isolated = instances.values().filter(|one| one.state == State::Isolated);
-    let taken = isolated.flat_map(|one| one.exclusive.iter()).collect();
-    let mut others = Vec::new();
-    let looked = kernel.others(&taken, &mut others);
-    let outside = kernel.outside().map_err(|cause| cause.to_string());
-    let workers = workqueue::in_force(&roots.sys).map_err(|cause| cause.to_string());
-    let check = |instance: &Instance| -> Result<Vec<Difference>, Box<dyn Error>> {
-        let mut found = kernel.vm(instance)?;
-        // Without a partition everybody may run there.
-        let changed = ReasonCode::PartitionChanged.name();
-        let has_partition = found.iter().all(|(code, _)| *code != changed);
-        if instance.state == State::Isolated && has_partition {
-            found.extend(others_on(instance, &others));
-            let mask = workers.as_ref().map_err(String::as_str)?;
-            if mask.as_ref().is_some_and(|mask| !mask.is_disjoint(&instance.exclusive)) {
-                let file = "/sys/devices/virtual/workqueue/cpumask";
-                let text = format!("unbound kernel workers may run on its CPUs ({file})");
-                found.push(("workers", text));
-            }
-        }
-        // steliad keeps the host's units off the CPUs of pinned VMs; those of class LSR are shared anyhow.
-        let is_lsr = instance.allocation.as_ref().is_some_and(|one| one.qos == Qos::Lsr);
-        if instance.state == State::Pinned && !is_lsr {
-            found.extend(others_on(instance, outside.as_deref().map_err(String::as_str)?));
-        }
-        Ok(found)
-    };
+    let alone = instances
+        .values()
+        .filter(|one| one.state == State::Isolated || is_kept(one));
+    let looked = kernel.look_for_others(&alone.flat_map(|one| one.exclusive.iter()).collect());
     let unread = looked.err().map(|cause| {
         let text = format!("who else may run on the CPUs of VMs: {cause}");
         (NODE.to_owned(), Err(text))
     });
     let each = instances.iter();
-    each.map(|(uid, one)| (uid.to_string(), check(one).map_err(|cause| cause.to_string())))
+    each.map(|(uid, one)| (uid.to_string(), kernel.vm(one).map_err(|cause| cause.to_string())))
         .chain(unread)
         .collect()
 }
 
-/// Cgroups of others that have some of its CPUs.
-fn others_on(instance: &Instance, others: &[(CgroupPath, CpuSet)]) -> Option<Difference> {
-    let tree = Tree::at(instance.scope.clone(), instance.isolation);
-    let is_there = |(cgroup, cpus): &&(CgroupPath, CpuSet)| {
-        !cpus.is_disjoint(&instance.exclusive) && !cgroup.is_within(tree.vcpu())
-    };
-    let there: Vec<&CgroupPath> = others.iter().filter(is_there).map(|(cgroup, _)| cgroup).collect();
-    (!there.is_empty()).then(|| ("others", format!("tasks of {} may run on its CPUs", first_few(&there))))
+/// Whether it is pinned to CPUs that steliad keeps the host's units off. Those of class LSR are shared anyhow.
+fn is_kept(instance: &Instance) -> bool {
+    let is_lsr = instance.allocation.as_ref().is_some_and(|one| one.qos == Qos::Lsr);
+    instance.state == State::Pinned && !is_lsr
 }
 
 /// Whether a partition of this type has its CPUs alone. The kernel appends why one is invalid.
@@ -96,44 +71,40 @@ struct Kernel {
     cgroups: KernelCgroups,
     procs: KernelProcs,
     online: CpuSet,
+    /// The outermost cgroups with tasks that may run on CPUs which VMs are to have alone, each with these CPUs.
+    others: Vec<(CgroupPath, CpuSet)>,
+    /// Where the kernel's unbound workers may run.
+    workers: Result<Option<CpuSet>, String>,
 }
 
 impl Kernel {
     fn vm(&self, instance: &Instance) -> Result<Vec<Difference>, Box<dyn Error>> {
         let tree = Tree::at(instance.scope.clone(), instance.isolation);
+        let (is_container, vcpu) = (!tree.has_float(), tree.vcpu());
         let mut found = Vec::new();
-        if instance.state != State::Releasing && tree.has_float() {
-            found.extend(self.difference(
-                ("float cgroup", tree.float()),
-                File::Cpus,
-                "float-cpuset",
-                &instance.float,
-            )?);
+        if instance.state != State::Releasing && !is_container {
+            let named = ("float cgroup", tree.float());
+            found.extend(self.difference(named, File::Cpus, "float-cpuset", &instance.float)?);
         }
         if !matches!(instance.state, State::Isolated | State::Pinned) {
             return Ok(found);
         }
-        let vcpu = tree.vcpu();
-        let is_container = !tree.has_float();
-        let named = (
-            if is_container {
-                "container cgroup"
-            } else {
-                "vCPU cgroup"
-            },
-            vcpu,
-        );
+        let name = if is_container {
+            "container cgroup"
+        } else {
+            "vCPU cgroup"
+        };
         let usable = instance.exclusive.intersection(&self.online);
         if !is_container {
             // A container's own list is kubelet's.
-            found.extend(self.difference(named, File::Cpus, "cpuset", &instance.exclusive)?);
+            found.extend(self.difference((name, vcpu), File::Cpus, "cpuset", &instance.exclusive)?);
         }
-        found.extend(self.difference(named, File::CpusEffective, "cpuset", &usable)?);
+        found.extend(self.difference((name, vcpu), File::CpusEffective, "cpuset", &usable)?);
         let partition = self.text(vcpu, File::Partition)?;
         if instance.state == State::Isolated && !(is_valid(&partition) && partition == instance.partition) {
             let recorded = Some(instance.partition.as_str()).filter(|kind| is_valid(kind));
             let has = if partition.is_empty() { "missing" } else { &partition };
-            let (name, expected) = (named.0, recorded.unwrap_or("isolated"));
+            let expected = recorded.unwrap_or("isolated");
             let text = format!("{name}: cpuset.cpus.partition is {has}, not {expected}");
             found.push((ReasonCode::PartitionChanged.name(), text));
         }
@@ -151,12 +122,31 @@ impl Kernel {
         }
         if !is_container && !inside.is_empty() {
             let strangers: Vec<i32> = inside.into_iter().collect();
-            let text = format!(
-                "threads in the {} that are no vCPUs: {}",
-                named.0,
-                first_few(&strangers)
-            );
+            let text = format!("threads in the {name} that are no vCPUs: {}", first_few(&strangers));
             found.push(("other-threads", text));
+        }
+        // Without a partition everybody may run there.
+        let changed = ReasonCode::PartitionChanged.name();
+        let is_alone = instance.state == State::Isolated && found.iter().all(|(code, _)| *code != changed);
+        let units = OUTSIDE.map(|unit| CgroupPath::root().child(unit));
+        let is_kept_off = |cgroup: &CgroupPath| is_kept(instance) && units.iter().any(|unit| cgroup.is_within(unit));
+        let others = self.others.iter().filter(|(cgroup, cpus)| {
+            let is_other = !cpus.is_disjoint(&instance.exclusive) && !cgroup.is_within(vcpu);
+            is_other && (is_alone || is_kept_off(cgroup))
+        });
+        let others: Vec<&CgroupPath> = others.map(|(cgroup, _)| cgroup).collect();
+        if !others.is_empty() {
+            found.push(("others", format!("tasks of {} may run on its CPUs", first_few(&others))));
+        }
+        let workers = self.workers.as_ref().map_err(String::as_str);
+        if is_alone
+            && workers?
+                .as_ref()
+                .is_some_and(|mask| !mask.is_disjoint(&instance.exclusive))
+        {
+            let file = "/sys/devices/virtual/workqueue/cpumask";
+            let text = format!("unbound kernel workers may run on its CPUs ({file})");
+            found.push(("workers", text));
         }
         Ok(found)
     }
@@ -218,18 +208,22 @@ impl Kernel {
         Ok(optional(self.cgroups.read(cgroup, file))?.unwrap_or_default())
     }
 
-    /// Finds the outermost cgroups with tasks that may run on CPUs which partitions are to have alone. Below a cgroup that has none of them
-    /// no other has any: a partition takes its CPUs from all that are above it.
-    fn others(&self, taken: &CpuSet, found: &mut Vec<(CgroupPath, CpuSet)>) -> Result<(), Box<dyn Error>> {
+    /// Finds the cgroups with tasks that may run on these CPUs. Below a cgroup that has none of them no other has any: a partition takes its CPUs
+    /// from all that are above it.
+    fn look_for_others(&mut self, taken: &CpuSet) -> Result<(), Box<dyn Error>> {
         let (mut left, mut budget) = (vec![(CgroupPath::root(), taken.clone())], MAX_CGROUPS);
-        while let Some((cgroup, inherited)) = left.pop() {
-            let cpus = self.effective(&cgroup, &inherited)?.intersection(taken);
+        while let Some((cgroup, above)) = left.pop() {
+            // Where it does not have the controller, its tasks have what the one above it has.
+            let own = read_optional_cpus(&self.cgroups, &cgroup, File::CpusEffective)?;
+            let cpus = own.unwrap_or(above).intersection(taken);
             if cpus.is_empty() || is_valid(&self.text(&cgroup, File::Partition)?) {
                 continue;
             }
             if self.has_tasks(&cgroup)? {
-                found.push((cgroup, cpus));
-                continue;
+                self.others.push((cgroup.clone(), cpus.clone()));
+                if cgroup != CgroupPath::root() {
+                    continue;
+                }
             }
             let names = optional(self.cgroups.some_children(&cgroup, budget + 1))?.unwrap_or_default();
             let rest = budget.checked_sub(names.len());
@@ -237,23 +231,6 @@ impl Kernel {
             left.extend(names.iter().map(|name| (cgroup.child(name), cpus.clone())));
         }
         Ok(())
-    }
-
-    /// The units that steliad keeps off the CPUs of pinned VMs.
-    fn outside(&self) -> Result<Vec<(CgroupPath, CpuSet)>, CgroupError> {
-        let root = CgroupPath::root();
-        let all = self.effective(&root, &self.online)?;
-        let units = OUTSIDE.iter().map(|unit| root.child(unit));
-        units
-            .filter(|unit| self.cgroups.exists(unit))
-            .map(|unit| Ok((unit.clone(), self.effective(&unit, &all)?)))
-            .collect()
-    }
-
-    /// The CPUs that tasks of a cgroup may run on: where it does not have the controller, what the one above it has.
-    fn effective(&self, cgroup: &CgroupPath, above: &CpuSet) -> Result<CpuSet, CgroupError> {
-        let own = read_optional_cpus(&self.cgroups, cgroup, File::CpusEffective)?;
-        Ok(own.unwrap_or_else(|| above.clone()))
     }
 
     /// Whether it has tasks of its own. A container has those of the cgroups below it too, of which it can make any number. The kernel's own

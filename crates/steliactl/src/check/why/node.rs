@@ -59,7 +59,7 @@ pub(super) fn answer(description: &Description, pods: &Pods, roots: &Roots, root
     }
     let is_all = style.wide || style.width.is_none();
     // Why the file cannot be used is among the problems.
-    let shown = file.filter(|file| is_all || file.is_usable() && !problems.is_empty());
+    let shown = file.filter(|file| is_all || file.reason.is_empty() && !problems.is_empty());
     answer.below = shown.map_or(String::new(), |file| format!("\n{}", file.text(style)));
     answer
 }

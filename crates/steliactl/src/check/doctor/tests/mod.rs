@@ -5,6 +5,7 @@ mod vms;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,15 +19,21 @@ use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource};
 use stelia_koordinator::report::numa::KernelNumaNode;
 use stelia_kubelet::config::{ConfigError, KubeletConfig};
 use stelia_kubelet::cpu_manager_state::Schema;
-use stelia_kubelet::process_place::ProcessPlace;
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_node_plan::machine;
+use tempfile::TempDir;
 
 use super::*;
 use crate::shared::files::{KubeletFiles, UnusableState};
 use crate::shared::output::{Form, OutputOptions};
 use crate::tests::fixtures::{block_on, columns, folder, holds, says, write};
 
+const CONTROLLERS: &str = "sys/fs/cgroup/cgroup.controllers";
+const PARTITION: &str = "sys/fs/cgroup/system.slice/cpuset.cpus.partition";
+const EXCLUSIVE: &str = "sys/fs/cgroup/system.slice/cpuset.cpus.exclusive";
+const LIBRARY: &str = "usr/lib/x86_64-linux-gnu/systemd/libsystemd-shared-257.9-1.so";
+const SOCKET: &str = "run/stelia/runner/socket";
+const COMMAND_LINE: &str = "proc/cmdline";
 const POD: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 
 type Change = fn(&mut Observed);
@@ -41,8 +48,38 @@ fn shape(nodes: u32, cores: u32, threads: u32) -> Topology {
     shape.topology()
 }
 
+/// A node, with the folder that has its files.
+struct Node {
+    seen: Observed,
+    _files: TempDir,
+}
+
+impl Deref for Node {
+    type Target = Observed;
+
+    fn deref(&self) -> &Observed {
+        &self.seen
+    }
+}
+
+impl DerefMut for Node {
+    fn deref_mut(&mut self) -> &mut Observed {
+        &mut self.seen
+    }
+}
+
 /// A node on which every check passes: 2 NUMA nodes, 4 cores, 8 CPUs, siblings 4 apart.
-fn fit() -> Observed {
+fn fit() -> Node {
+    let files = folder(&[
+        (CONTROLLERS, "cpuset cpu io memory pids\n"),
+        (PARTITION, "member\n"),
+        (EXCLUSIVE, "\n"),
+        (LIBRARY, ""),
+        ("proc/sys/kernel/osrelease", "6.12.9+deb13-amd64\n"),
+        ("dev/kvm", ""),
+        ("sys/kernel/tracing/events", ""),
+        (SOCKET, ""),
+    ]);
     let cpus = |text: &str| text.parse().unwrap();
     let kubelet = KubeletConfig {
         cpu_manager_policy: "static".to_owned(),
@@ -58,18 +95,11 @@ fn fit() -> Observed {
         ..CpuManagerState::absent()
     };
     let topology = shape(2, 2, 2);
-    Observed {
-        kernel: "6.12.9".to_owned(),
-        systemd: Some(257),
-        controllers: "cpuset cpu io memory pids".to_owned(),
-        exclusive: Some(true),
+    let seen = Observed {
+        root: files.path().to_owned(),
+        folder: files.path().join("var/lib/kubelet"),
         machine: Some(machine(&topology, &[].into(), &numa_nodes(2))),
         topology: Ok(topology),
-        cmdline: String::new(),
-        kvm: true,
-        numa_balancing: false,
-        tracing: true,
-        socket: true,
         kubelet: Ok(kubelet),
         stopped: None,
         home: Ok("/var/lib/kubelet".into()),
@@ -78,13 +108,10 @@ fn fit() -> Observed {
             cpus: Ok(Some(state)),
             ..KubeletFiles::read(Path::new("/nonexistent"), Path::new("/nonexistent"))
         },
-        dra: [].into(),
-        misplaced: None,
-        low_quotas: Ok(Vec::new()),
-        has_plugin_folder: Ok(false),
         units: [].into(),
         described: Ok(calm()),
-    }
+    };
+    Node { seen, _files: files }
 }
 
 /// What a daemon says that steers interrupts, keeps a ledger and has no VM.
@@ -139,6 +166,20 @@ fn state(seen: &mut Observed) -> &mut CpuManagerState {
     seen.files.cpus.as_mut().unwrap().as_mut().unwrap()
 }
 
+fn has(seen: &Observed, file: &str, text: &str) {
+    write(&seen.root, file, text);
+}
+
+fn absent(seen: &Observed, file: &str) {
+    fs::remove_file(seen.root.join(file)).unwrap();
+}
+
+/// A process is in the cgroup of this beginning and a container's ID.
+fn in_container(seen: &Observed, begins: &str) {
+    let end = if begins.ends_with('-') { ".scope" } else { "" };
+    has(seen, "proc/3/cgroup", &format!("0::{begins}{}{end}\n", "ab".repeat(32)));
+}
+
 /// The daemon does not run.
 fn alone(seen: &mut Observed) {
     seen.described = Err(Failure::NotRunning(1));
@@ -166,7 +207,7 @@ fn ours(seen: &mut Observed) {
 /// The configuration in kubelet's file, which has to have the kind and version.
 fn parsed(text: &str) -> Result<KubeletConfig, ConfigError> {
     let text = format!("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n{text}\n");
-    let file = stelia_kubelet::config::File::parse(&text, "k.yaml")?;
+    let file = config::File::parse(&text, "k.yaml")?;
     KubeletConfig::new(Some(file), Vec::new(), Default::default())
 }
 
@@ -174,17 +215,6 @@ fn parsed(text: &str) -> Result<KubeletConfig, ConfigError> {
 fn a_ready_node_passes_every_check() {
     for one in examine(&fit()) {
         assert!(one.outcome == Outcome::Pass && one.fix.is_empty(), "{one:?}");
-    }
-}
-
-#[test]
-fn a_skipped_check_names_one_that_is_there() {
-    let mut seen = fit();
-    (seen.kubelet, seen.topology) = (Err(ConfigError::NotRunning), Err("/sys".to_owned()));
-    seen.files.cpus = Err(unusable("cut", true));
-    alone(&mut seen);
-    for one in examine(&seen).iter().filter(|one| one.outcome == Outcome::Skip) {
-        assert!(CHECKS.iter().any(|(name, _)| one.needs == Some(name)), "{one:?}");
     }
 }
 
@@ -200,16 +230,16 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
 }
 
 #[rstest]
-#[case::no_cgroup2("cgroup", Outcome::Fail, |f: &mut Observed| f.controllers.clear())]
+#[case::no_cgroup2("cgroup", Outcome::Fail, |f: &mut Observed| absent(f, CONTROLLERS))]
 #[case::two_homes("kubelet-home", Outcome::Fail, |f: &mut Observed| f.home = Err("which is not clear".into()))]
 #[case::cgroup_root("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| told(f).cgroup_root = "/k8s-infra".into())]
 #[case::no_pods_cgroups("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| {
     told(f).cgroups_per_qos = false;
     told(f).enforce_node_allocatable = Vec::new();
 })]
-#[case::no_cpuset("cgroup", Outcome::Fail, |f: &mut Observed| f.controllers = "cpu".into())]
-#[case::old_kernel("kernel", Outcome::Warn, |f: &mut Observed| { f.kernel = "6.1.0-30".into(); f.exclusive = Some(false) })]
-#[case::old_systemd("systemd", Outcome::Fail, |f: &mut Observed| f.systemd = Some(249))]
+#[case::no_cpuset("cgroup", Outcome::Fail, |f: &mut Observed| has(f, CONTROLLERS, "cpu"))]
+#[case::old_kernel("kernel", Outcome::Warn, |f: &mut Observed| absent(f, EXCLUSIVE))]
+#[case::old_systemd("systemd", Outcome::Fail, |f: &mut Observed| { absent(f, LIBRARY); has(f, "usr/lib64/systemd/libsystemd-shared-249.so", "") })]
 #[case::a_misspelt_key("kubelet", Outcome::Warn, |f: &mut Observed| told(f).warnings = parsed("reservedCpus: 0").unwrap().warnings)]
 #[case::a_gate_of_another_version("kubelet", Outcome::Warn, |f: &mut Observed| { told(f).feature_gates.insert("CPUManager".into(), true); })]
 #[case::an_unreadable_configuration("kubelet", Outcome::Fail, |f: &mut Observed| f.kubelet = Err(parsed("reservedSystemCPUs: 0").unwrap_err()))]
@@ -218,20 +248,19 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
 #[case::nothing_reserved("kubelet-policy", Outcome::Warn, |f: &mut Observed| { ours(f); f.allocator.reserved = CpuSet::new(); f.kubelet = Err(ConfigError::NotRunning) })]
 #[case::policy_none("kubelet-policy", Outcome::Fail, |f: &mut Observed| { f.kubelet = Ok(KubeletConfig::default()); state(f).policy = "none".into() })]
 #[case::siblings_apart("cpus", Outcome::Warn, |f: &mut Observed| told(f).cpu_manager_policy_options.clear())]
-#[case::isolated_at_boot("isolcpus", Outcome::Warn, |f: &mut Observed| f.cmdline = "isolcpus=1,5".into())]
-#[case::shared_cpus_isolated_at_boot("isolcpus", Outcome::Fail, |f: &mut Observed| f.cmdline = "isolcpus=2,6".into())]
-#[case::two_give_cpus("dra-driver", Outcome::Warn, |f: &mut Observed| { f.dra.insert("dra.cpu".into(), "/x".into()); })]
-#[case::no_kvm("kvm", Outcome::Warn, |f: &mut Observed| f.kvm = false)]
-#[case::a_container_outside_its_pod("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| f.misplaced = Some((3, ProcessPlace::OutsideOfPods("a".into()))))]
-#[case::a_container_of_docker("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| f.misplaced = Some((3, ProcessPlace::Docker("a".into()))))]
+#[case::isolated_at_boot("isolcpus", Outcome::Warn, |f: &mut Observed| has(f, COMMAND_LINE, "isolcpus=1,5"))]
+#[case::shared_cpus_isolated_at_boot("isolcpus", Outcome::Fail, |f: &mut Observed| has(f, COMMAND_LINE, "isolcpus=2,6"))]
+#[case::two_give_cpus("dra-driver", Outcome::Warn, |f: &mut Observed| { has(f, "var/lib/kubelet/plugins_registry/dra.cpu-reg.sock", ""); })]
+#[case::no_kvm("kvm", Outcome::Warn, |f: &mut Observed| absent(f, "dev/kvm"))]
+#[case::a_container_outside_its_pod("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| in_container(f, "/k8s.io/"))]
+#[case::a_container_of_docker("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| in_container(f, "/kubepods.slice/docker-"))]
 #[case::no_daemon("daemon", Outcome::Warn, |f: &mut Observed| alone(f))]
-#[case::no_socket("runner-socket", Outcome::Fail, |f: &mut Observed| f.socket = false)]
-#[case::isolcpus_in_our_pool("isolcpus", Outcome::Fail, |f: &mut Observed| { ours(f); f.kubelet = Err(ConfigError::NotRunning); f.cmdline = "isolcpus=2".into() })]
+#[case::no_socket("runner-socket", Outcome::Fail, |f: &mut Observed| absent(f, SOCKET))]
+#[case::isolcpus_in_our_pool("isolcpus", Outcome::Fail, |f: &mut Observed| { ours(f); f.kubelet = Err(ConfigError::NotRunning); has(f, COMMAND_LINE, "isolcpus=2") })]
 #[case::an_unusable_file("kubelet-state", Outcome::Fail, |f: &mut Observed| problem(f, ReasonCode::KubeletUnusable))]
 #[case::keys_of_a_newer_kubelet("kubelet-state", Outcome::Warn, |f: &mut Observed| problem(f, ReasonCode::KubeletUnknownKeys))]
 #[case::a_silent_systemd("systemd-silent", Outcome::Fail, |f: &mut Observed| problem(f, ReasonCode::SystemdSilent))]
 #[case::nothing_published("not-published", Outcome::Warn, |f: &mut Observed| problem(f, ReasonCode::NotPublished))]
-#[case::low_quotas("crun", Outcome::Warn, |f: &mut Observed| f.low_quotas = Ok(vec!["a has 1 %".into()]))]
 fn what_is_wrong_is_told_with_a_fix_and_nothing_else_is(
     #[case] name: &str,
     #[case] outcome: Outcome,
@@ -304,7 +333,7 @@ fn what_does_not_pass_is_told_and_each_cause_once() {
     let mut seen = fit();
     seen.kubelet = Err(ConfigError::NotRunning);
     seen.files.cpus = Ok(None);
-    seen.socket = false;
+    absent(&seen, SOCKET);
     alone(&mut seen);
     insta::assert_snapshot!(screen(&seen, false));
     let verbose = screen(&seen, true);
@@ -343,6 +372,9 @@ fn an_empty_root_is_a_node_that_is_not_ready_and_json_has_all_checks() {
     says(&reason, &["cgroup, ", "runner-socket"]);
     let json: Value = serde_json::from_str(&print(Form::Json).0).unwrap();
     assert_eq!(json.as_array().unwrap().len(), CHECKS.len());
+    for needs in json.as_array().unwrap().iter().filter_map(|one| one["needs"].as_str()) {
+        assert!(CHECKS.iter().any(|(name, _)| *name == needs), "{needs}");
+    }
     holds(
         &json,
         json!({ "/0/check": "cgroup", "/0/outcome": "fail", "/0/needs": null, "/7/outcome": "skip", "/7/needs": "kubelet" }),
@@ -351,31 +383,15 @@ fn an_empty_root_is_a_node_that_is_not_ready_and_json_has_all_checks() {
 
 #[test]
 fn a_kernel_of_which_nothing_is_known_is_not_called_old() {
-    let mut seen = fit();
-    (seen.kernel, seen.exclusive) = (String::new(), None);
+    let seen = fit();
+    absent(&seen, "proc/sys/kernel/osrelease");
+    absent(&seen, PARTITION);
     assert_eq!(named(&seen, "kernel").outcome, Outcome::Note);
 }
 
 /// What is observed of a node below this folder, without a daemon.
 fn read(root: &Path) -> Observed {
     Observed::read(root, Err(Failure::NotRunning(1)))
-}
-
-#[test]
-fn facts_are_read_from_the_nodes_files() {
-    let cgroup = "sys/fs/cgroup/system.slice";
-    let root = folder(&[
-        ("proc/sys/kernel/osrelease", "6.12.9+deb13-amd64\n"),
-        ("proc/cmdline", "quiet isolcpus=domain,managed_irq,2-3,6\n"),
-        ("usr/lib/x86_64-linux-gnu/systemd/libsystemd-shared-257.9-1.so", ""),
-        ("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n"),
-        (&format!("{cgroup}/cpuset.cpus.partition"), "member\n"),
-        (&format!("{cgroup}/cpuset.cpus.exclusive"), "\n"),
-    ]);
-    let seen = read(root.path());
-    assert_eq!(seen.kernel, "6.12.9+deb13-amd64");
-    assert_eq!((seen.systemd, seen.exclusive), (Some(257), Some(true)));
-    assert!(!seen.kvm && seen.files.cpus == Ok(None));
 }
 
 #[test]
@@ -408,8 +424,8 @@ fn the_last_isolcpus_counts_and_its_flags_are_no_cpus() {
         ("managed_irq,2", Outcome::Pass),
         ("nohz,managed_irq,2", Outcome::Pass),
     ] {
-        let mut seen = fit();
-        seen.cmdline = format!("quiet isolcpus={value}");
+        let seen = fit();
+        has(&seen, COMMAND_LINE, &format!("quiet isolcpus={value}"));
         assert_eq!(named(&seen, "isolcpus").outcome, outcome, "{value}");
     }
 }
