@@ -110,9 +110,9 @@ impl Finding {
         (!self.fails, is_note, self.kind)
     }
 
-    /// By what it is found again.
-    fn key(&self) -> (Kind, &str, &str) {
-        (self.kind, &self.code, &self.pod.pod_uid)
+    /// By what it is found again. Its kind may change: the daemon comes to see what the kernel had before.
+    fn key(&self) -> (&str, &str) {
+        (&self.code, &self.pod.pod_uid)
     }
 
     /// Whether it may go away by itself, so that it is read again. A VM that is being released is gone in a moment, and one that is resized

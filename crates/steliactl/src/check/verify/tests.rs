@@ -450,6 +450,13 @@ fn what_may_pass_counts_only_if_it_was_there_at_the_reading_before_and_a_newer_d
         assert_eq!(codes(readings), ["not-checked", "no-vcpus"]);
     }
     assert_eq!(codes(vec![Vec::new(), read(&rows)]), ["not-checked"]);
+    // The kernel has it, and the daemon comes to see it.
+    let (differs, mut seen) = (ReasonCode::CpusetChanged, described());
+    let kernels = [(PODS[0].to_owned(), Ok(vec![(differs.name(), "0-1".to_owned())]))].into();
+    let first = one_reading(&seen, &kernels, &calm, Demands::default(), NOW);
+    instance_mut(&mut seen, PODS[0]).degraded = vec![Reason::of_node(differs, "0-1")];
+    let later = one_reading(&seen, &BTreeMap::new(), &calm, Demands::default(), NOW);
+    assert!(codes(vec![first, later]).contains(&differs.name().to_owned()));
     let mut all = found(&described(), Vec::new(), &rows, Demands::default());
     all.not_checked = "the last 24 hours".to_owned();
     says(&text(&all), &["Not checked: the last 24 hours.\n"]);
