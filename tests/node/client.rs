@@ -17,9 +17,7 @@ fn process() {
         // A process that could be an anchor.
         let sleeper = Killed(Command::new("sleep").arg("1000").spawn().expect("sleep"));
         let anchor = pidfd(sleeper.0.id());
-        let with = |words| options(Some(&anchor), words);
         match case.split_once('|').unwrap_or((&case, "")) {
-            ("no-anchor", _) => refusal(register(&connection, "", "", Dict::new()).await),
             ("foreign-thread", _) => {
                 let path = manager.get_instance("").await.expect("own instance");
                 // QEMU is the pod's own, the thread is not QEMU's.
@@ -30,12 +28,9 @@ fn process() {
                 let path = manager.get_instance("").await.expect("own instance");
                 refusal(attach(&connection, &path, sleeper.0.id(), &[1]).await)
             }
-            ("pod-of-10-kb", _) => refusal(register(&connection, &"a".repeat(10_000), "", with("")).await),
             ("show", uid) => refusal(manager.get_instance(uid).await),
             ("deregister", uid) => refusal(manager.deregister(uid, Dict::new()).await),
-            ("with", words) => refusal(register(&connection, "", "", with(words)).await),
-            ("register", uid) => refusal(register(&connection, uid, "", with("")).await),
-            (uid, cpuset) => refusal(register(&connection, uid, cpuset, with("")).await),
+            (_, uid) => refusal(register(&connection, uid, "", options(Some(&anchor), "")).await),
         }
     });
     println!("REFUSED {name} {text}");

@@ -76,21 +76,20 @@ fn what_a_pod_may_not_see_answers_as_what_does_not_exist() {
 }
 
 #[test]
-fn two_containers_of_a_pod_do_not_take_each_others_cpus() {
+fn threads_and_processes_of_others_are_not_attached() {
     on_node(|| {
-        let vm = Pod::vm("two-vm", 2);
-        let sidecar = ["--in", "two-vm", "--container", "sidecar", "--cpus", "2"];
-        let sidecar = Pod::idle("two-side", &sidecar);
-        assert_eq!(sidecar.uid, vm.uid);
-        let before = assert_isolated(&vm, 2);
-        for claim in [format!("|{}", vm.exclusive()), "|".to_owned()] {
-            assert_refused(&ask_from(&sidecar, &claim), "InstanceExists", "has an instance already");
-        }
-        assert_eq!(assert_isolated(&vm, 2).vcpus, before.vcpus);
-        vm.deregister();
-        let own = vm.exclusive().to_string();
-        assert_refused(&ask_from(&sidecar, &format!("|{own}")), "CpusetMismatch", &own);
-        assert!(scopes().is_empty());
+        let (one, two) = (Pod::vm("one", 2), Pod::vm("two", 2));
+        let before = (assert_isolated(&one, 2), assert_isolated(&two, 2));
+        assert_refused(&ask_from(&one, "foreign-thread"), "ForeignProcess", "thread");
+        assert_refused(&ask_from(&one, "foreign-process"), "ForeignProcess", &one.uid);
+        // Even root hands no process of one pod to another.
+        let bus = Bus::open();
+        let path = bus.block_on(async { manager(&bus.connection).await.get_instance(&one.uid).await });
+        let (qemu, thread) = (before.1.one("qemu-system").tid, before.1.vcpus[0].tid.cast_signed());
+        let attached = bus.try_attach(&path.expect("path"), qemu, &[thread]);
+        assert_refused(&refusal(attached), "ForeignProcess", &one.uid);
+        let after = (assert_isolated(&one, 2), assert_isolated(&two, 2));
+        assert_eq!((after.0.vcpus, after.1.vcpus), (before.0.vcpus, before.1.vcpus));
     });
 }
 

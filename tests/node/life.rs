@@ -1,35 +1,6 @@
-//! What happens to an instance in its life: given away, restarted, orphaned, killed.
-
-use stelia_cpus::CpuSet;
+//! What happens to an instance in its life: restarted, orphaned, killed.
 
 use crate::support::*;
-
-#[test]
-fn cpus_that_kubelet_gives_to_another_pod_are_left_at_once() {
-    on_node(|| {
-        let pod = Pod::vm("evicted", 2);
-        let before = assert_isolated(&pod, 2);
-        let own = pod.exclusive().to_string();
-        run(&["kubelet-standin", "entry", "remove", &pod.uid]);
-        // Nobody has them yet: the VM stays, and that is said once it is sure.
-        wait_until("said", || pod.shows("no-assignment"));
-        assert_eq!(pod.threads().vcpus, before.vcpus);
-        run(&["kubelet-standin", "entry", "add", OTHER_POD, "other", &own]);
-        wait_until("the vCPUs float", || {
-            pod.threads()
-                .vcpus
-                .iter()
-                .all(|vcpu| vcpu.allowed.is_disjoint(&pod.exclusive()))
-        });
-        pod.wait_state("evicted");
-        assert_eq!(partitioned(), CpuSet::new());
-        assert!(pod.shows(OTHER_POD));
-        run(&["kubelet-standin", "entry", "remove", OTHER_POD]);
-        run(&["kubelet-standin", "entry", "add", &pod.uid, "instance", &own]);
-        wait_until("isolated again", || is_isolated(&pod, 2));
-        assert_eq!(assert_isolated(&pod, 2).vcpus, before.vcpus);
-    });
-}
 
 #[test]
 fn a_container_restarted_in_the_same_pod_is_an_instance_anew() {
@@ -70,22 +41,6 @@ fn a_qemu_that_is_killed_while_it_is_attached_leaves_nothing() {
             wait_until("CPUs given back", || partitioned().is_empty());
             run(&["kubelet-standin", "pod", "delete", &pod.name]);
         }
-    });
-}
-
-/// The daemon tells in the journal what each call took.
-#[test]
-fn a_registration_moves_each_process_once_and_an_attach_each_vcpu_once() {
-    on_node(|| {
-        let pod = Pod::vm("counted", 2);
-        assert_isolated(&pod, 2);
-        let counts = |word: &str| -> Vec<u32> { pod.told_counts(word).collect() };
-        // The holder and the runner; five files of the tree, that nothing may be below its two leaves, float's CPUs; its memory nodes are
-        // the pod's.
-        assert_eq!(counts("registered")[0], 2);
-        assert!(counts("registered")[1] <= 11);
-        // Scope, instance, vcpu's list, its CPUs, the partition. The slice's list is everybody's and not among them.
-        assert_eq!(counts("isolated"), [2, 5]);
     });
 }
 

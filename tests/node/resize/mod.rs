@@ -3,7 +3,6 @@
 mod agent;
 #[cfg(target_arch = "aarch64")]
 mod arm64;
-mod daemon_killed;
 mod exchange;
 mod refusal;
 
