@@ -30,7 +30,8 @@ fn process() {
             }
             ("show", uid) => refusal(manager.get_instance(uid).await),
             ("deregister", uid) => refusal(manager.deregister(uid, Dict::new()).await),
-            (_, uid) => refusal(register(&connection, uid, "", options(Some(&anchor), "")).await),
+            ("register", uid) => refusal(register(&connection, uid, "", options(Some(&anchor), "")).await),
+            (uid, cpuset) => refusal(register(&connection, uid, cpuset, options(Some(&anchor), "")).await),
         }
     });
     println!("REFUSED {name} {text}");

@@ -76,6 +76,25 @@ fn what_a_pod_may_not_see_answers_as_what_does_not_exist() {
 }
 
 #[test]
+fn two_containers_of_a_pod_do_not_take_each_others_cpus() {
+    on_node(|| {
+        let vm = Pod::vm("two-vm", 2);
+        let sidecar = ["--in", "two-vm", "--container", "sidecar", "--cpus", "2"];
+        let sidecar = Pod::idle("two-side", &sidecar);
+        assert_eq!(sidecar.uid, vm.uid);
+        let before = assert_isolated(&vm, 2);
+        for claim in [format!("|{}", vm.exclusive()), "|".to_owned()] {
+            assert_refused(&ask_from(&sidecar, &claim), "InstanceExists", "has an instance already");
+        }
+        assert_eq!(assert_isolated(&vm, 2).vcpus, before.vcpus);
+        vm.deregister();
+        let own = vm.exclusive().to_string();
+        assert_refused(&ask_from(&sidecar, &format!("|{own}")), "CpusetMismatch", &own);
+        assert!(scopes().is_empty());
+    });
+}
+
+#[test]
 fn threads_and_processes_of_others_are_not_attached() {
     on_node(|| {
         let (one, two) = (Pod::vm("one", 2), Pod::vm("two", 2));

@@ -49,11 +49,7 @@ fn a_qemu_that_is_killed_while_it_is_attached_leaves_nothing() {
 fn fifty_cycles_of_register_and_deregister_leave_nothing_and_grow_nothing() {
     on_node(|| {
         let cycles: u32 = std::env::var("STELIA_CYCLES").map_or(50, |text| text.parse().expect("STELIA_CYCLES"));
-        let script = "sleep 100000 & echo $! > /tmp/anchor; wait; true";
-        let pod = Pod::start("cycled", &["--cpus", "2"], &["sh", "-c", script]);
-        let anchor = wait_until("the anchor", || {
-            container_of(pod.pid).into_keys().find(|pid| *pid != pod.pid)
-        });
+        let sleeper = Sleeper::start("cycled", &["--cpus", "2"]);
         let daemon = main_pid("steliad");
         let count = |what: &str| -> usize {
             match what {
@@ -67,8 +63,8 @@ fn fifty_cycles_of_register_and_deregister_leave_nothing_and_grow_nothing() {
         let things = ["descriptors", "cgroups", "units", "KiB of memory"];
         for cycle in 0..cycles {
             let bus = Bus::open();
-            bus.register(&pod, anchor);
-            bus.deregister(&pod);
+            bus.register(&sleeper.pod, sleeper.anchor);
+            bus.deregister(&sleeper.pod);
             // The first cycles warm caches up.
             if cycle == cycles / 5 {
                 first = things.map(count).to_vec();

@@ -1,6 +1,6 @@
 //! Allocations outlive the daemon, and nothing else.
 
-use super::{Sleeper, all_but, given, on_allocator, vm, wait_pool};
+use super::{all_but, given, on_allocator, vm, wait_pool};
 use crate::support::*;
 
 #[test]

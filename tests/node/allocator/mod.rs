@@ -8,53 +8,27 @@ mod rebind;
 mod resize;
 
 use std::collections::BTreeSet;
-use std::fs;
 
 use serde_json::Value;
 use stelia_cpus::CpuSet;
 
 use crate::support::*;
 
-const DROP_INS: &str = "/etc/stelia/steliad.toml.d";
-const DROP_IN: &str = "/etc/stelia/steliad.toml.d/80-allocator.toml";
-
 /// Run a test body while steliad chooses the CPUs.
 fn on_allocator(settings: &str, body: impl FnOnce()) {
-    on_node_undoing(unconfigure, || {
-        configure(settings);
+    let undo = || {
+        run("kubelet-standin init");
+        unconfigure();
+    };
+    on_node_undoing(undo, || {
+        configure(&format!("cpu-source = \"steliad\"\n{settings}\n"));
         run("kubelet-standin init --policy none");
         body();
     });
 }
 
-fn configure(settings: &str) {
-    fs::create_dir_all(DROP_INS).expect(DROP_INS);
-    put(DROP_IN, format!("cpu-source = \"steliad\"\n{settings}\n"));
-    run("systemctl reload steliad");
-}
-
-fn unconfigure() {
-    run("kubelet-standin init");
-    if fs::remove_file(DROP_IN).is_ok() {
-        run("systemctl reload steliad");
-    }
-}
-
-/// A container without a VM, that root registers over the system bus as often as wanted.
-struct Sleeper {
-    pod: Pod,
-    anchor: u32,
-}
-
+/// Root registers it over the system bus as often as wanted.
 impl Sleeper {
-    fn start(name: &str, options: &[&str]) -> Self {
-        let pod = Pod::start(name, options, &["sh", "-c", "sleep 100000 & wait; true"]);
-        let anchor = wait_until(&format!("the anchor of {name}"), || {
-            container_of(pod.pid).into_keys().find(|pid| *pid != pod.pid)
-        });
-        Self { pod, anchor }
-    }
-
     /// Register with options as words, `qos=LSE cpus=2`; answers the CPUs of its own.
     fn get(&self, words: &str) -> CpuSet {
         let bus = Bus::open();
@@ -68,13 +42,9 @@ impl Sleeper {
         self.pod.deregister();
     }
 
-    fn float(&self) -> CpuSet {
-        self.pod.float_cpus()
-    }
-
     fn wait_float(&self, expected: &CpuSet) {
         let what = format!("{} on {expected}", self.pod.name);
-        wait_until(&what, || self.float() == *expected);
+        wait_until(&what, || self.pod.float_cpus() == *expected);
         let mut others = self.pod.threads().others;
         others.retain(|thread| thread.tid != self.anchor);
         for thread in others {

@@ -110,8 +110,7 @@ fn stubborn(name: &str, more: &str) -> Pod {
 
 #[test]
 fn a_guest_whose_agent_and_kernel_refuse_keeps_its_vcpus() {
-    needs_kvm();
-    configured(SETTINGS, || {
+    adopting(SETTINGS, || {
         let pod = stubborn("refuses", "agent_blocks=guest-set-vcpus");
         let before = asked(&pod);
         let pod = keeps(&pod);
@@ -127,8 +126,7 @@ fn a_guest_whose_agent_and_kernel_refuse_keeps_its_vcpus() {
 
 #[test]
 fn vcpus_that_an_agent_took_offline_and_the_kernel_keeps_are_online_again() {
-    needs_kvm();
-    configured(SETTINGS, || {
+    adopting(SETTINGS, || {
         let pod = keeps(&stubborn("keeps-offline", ""));
         let (took, brought) = (
             "the guest took 2 of 2 vCPUs offline",

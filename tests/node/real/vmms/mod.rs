@@ -17,8 +17,9 @@ use std::cell::Cell;
 use test_vmm::recording::Vmm;
 
 use crate::real::program;
+use crate::support::requests::Answer;
 use crate::support::*;
-use api::{Answer, Api};
+use api::Api;
 use recorded::Recorder;
 
 /// Of the container: Cloud Hypervisor boots 2 vCPUs and is given a third.
@@ -125,7 +126,7 @@ impl Vm {
     }
 
     fn api(&self) -> Api {
-        Api::new(self.pod.inside(SOCKET))
+        Api(self.pod.inside(SOCKET))
     }
 
     /// A command of crosvm's to its control socket.

@@ -71,9 +71,8 @@ fn siblings(lists: &[&str]) -> Vec<String> {
 #[test]
 fn a_guest_of_cloud_hypervisor_grows_and_shrinks_with_its_container() {
     needs_kvm();
-    on_node_undoing(unconfigure, || {
-        // On an emulated node a guest under load takes up to some ten seconds to give up a CPU.
-        configure("unplug-timeout-s = 60\n");
+    // On an emulated node a guest under load takes up to some ten seconds to give up a CPU.
+    configured("unplug-timeout-s = 60\n", || {
         let mut vm = Vm::resizable("cloud-hypervisor-grows", 2, KERNEL_WORDS);
         let (small, first) = (vm.pod.exclusive(), vm.threads());
         let large = grown(&small, 4);
