@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::json;
 use stelia_runner::qmp::Qmp;
 
-use crate::real::common::image::{IMAGE, make_image};
+use crate::real::image::{IMAGE, make_image};
 use crate::support::*;
 
 const UID: &str = "7d5ae8f6-0c1e-4b52-9f3a-2f6f3f0f8a11";

@@ -227,7 +227,7 @@ fn assert_special(pod: &Pod) {
     // A device of the plugin's, or none.
     let container = manifest(&pod.name).spec.containers.remove(0);
     let asked = usize::from(container.resources.limits.contains_key(device_plugin::RESOURCE));
-    let devices = device_plugin::show().of(&pod.uid);
+    let devices = device_plugin::given(&pod.uid);
     assert_eq!(devices.len(), asked, "{devices:?}");
     match pod.name.as_str() {
         "vm" => assert_eq!(status("CapBnd:"), "0000000000000000"),
