@@ -7,10 +7,9 @@ mod iommufd;
 use serde_json::{Value, json};
 use stelia_cpus::CpuSet;
 
-use super::{SOCKET, Vm, Vmm, Way};
+use super::{Vm, Vmm, guest};
 use crate::descriptors::open_devices;
 use crate::quiet::round;
-use crate::real::program;
 use crate::support::*;
 use crate::vfio::devices::{Given, Kind};
 use crate::vfio::guest::{INITRAMFS, MEMORY_MIB, held, make, options, texts, told, wait_working};
@@ -29,18 +28,9 @@ fn start_cloud_hypervisor(name: &str, given: &[Given], runner: &[String], more: 
     needs_kvm();
     make();
     let vmm = Vmm::CloudHypervisor;
-    let (file, memory) = (program(vmm.name()).display().to_string(), format!("size={MEMORY_MIB}M"));
-    let words = [
-        &["stelia-runner", "run", "--api-socket", SOCKET][..],
-        &texts(runner),
-        &["--", &file, "--kernel", KERNEL, "--initramfs", INITRAMFS],
-        &["--cmdline", KERNEL_WORDS, "--cpus", "boot=2", "--memory", &memory],
-        &["--serial", "file=/run/serial", "--console", "off"],
-        &texts(more),
-    ];
-    let options = options(CPUS, given);
-    let options = [Accel::Kvm.device(), &texts(&options)].concat();
-    let vm = Vm::of(vmm, Way::Runner, Pod::start(name, &options, &words.concat()));
+    let boot = format!("--cpus boot=2 --memory size={MEMORY_MIB}M");
+    let words = [&guest::boot(INITRAMFS, KERNEL_WORDS, &boot)[..], &texts(more)].concat();
+    let vm = Vm::by_runner(vmm, name, &texts(&options(CPUS, given)), &texts(runner), &words);
     vm.until_isolated("boot", 2);
     vm.until_ready();
     vm
