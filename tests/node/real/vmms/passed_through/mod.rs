@@ -9,11 +9,10 @@ use stelia_cpus::CpuSet;
 
 use super::{Vm, Vmm, guest};
 use crate::descriptors::open_devices;
-use crate::quiet::round;
 use crate::support::*;
 use crate::vfio::devices::{Given, Kind};
 use crate::vfio::guest::{INITRAMFS, MEMORY_MIB, held, make, options, texts, told, wait_working};
-use crate::vfio::interrupts::places;
+use crate::vfio::interrupts::{until_every_vector, until_on_own_cpus};
 use crate::vfio::{settled_locality, shown_devices};
 
 /// Those of NUMA node 0, as the VM's CPUs are.
@@ -93,24 +92,6 @@ fn assert_steered(pod: &Pod, given: &[Given]) {
     until_every_vector(given, "is off the VM's CPUs", &is_off);
     configure("vfio-irqs = \"own\"\n");
     until_on_own_cpus(pod, given);
-}
-
-fn until_on_own_cpus(pod: &Pod, given: &[Given]) {
-    let own = pod.exclusive();
-    let is_on = |mask: &CpuSet, placed: &CpuSet| *mask == own && placed.is_subset(&own);
-    until_every_vector(given, "is on the VM's CPUs", &is_on);
-}
-
-/// After the daemon's next order, for the CPUs on which a vector may fire and those on which the kernel has it.
-fn until_every_vector(given: &[Given], what: &str, is_right: &dyn Fn(&CpuSet, &CpuSet) -> bool) {
-    let places = || places(given);
-    let said = || format!(": {:#?}", places());
-    round();
-    wait_until_or(&format!("every vector {what}"), said, || {
-        let places = places();
-        let are_right = places.iter().all(|(_, mask, placed)| is_right(mask, placed));
-        are_right && !places.is_empty()
-    });
 }
 
 /// Of the container's processes only the VMM, whose name begins so, has these files open.
