@@ -1,19 +1,6 @@
-//! What happens to an instance in its life: restarted, orphaned, killed.
+//! What happens to an instance in its life: orphaned, registered and deregistered again and again.
 
 use crate::support::*;
-
-#[test]
-fn a_container_restarted_in_the_same_pod_is_an_instance_anew() {
-    on_node(|| {
-        let pod = Pod::start_vm("restarted", 2, &["--runtime", "runc"]).running();
-        assert_isolated(&pod, 2);
-        let again = pod.restart();
-        assert_ne!(again.cgroup, pod.cgroup);
-        again.wait_running();
-        assert_isolated(&again, 2);
-        again.assert_alone();
-    });
-}
 
 #[test]
 fn without_its_anchor_the_vm_stays_isolated_and_the_loss_is_said() {
@@ -25,22 +12,6 @@ fn without_its_anchor_the_vm_stays_isolated_and_the_loss_is_said() {
         let now = pod.threads();
         assert_eq!((now.vcpus, now.others), (before.vcpus, before.others));
         assert_eq!(pod.partition(), kind());
-    });
-}
-
-#[test]
-fn a_qemu_that_is_killed_while_it_is_attached_leaves_nothing() {
-    on_node(|| {
-        for delay in ["0.0", "0.05", "0.1", "0.2", "0.4"] {
-            let pod = Pod::start_vm("killed-early", 2, &[]);
-            wait_until("QEMU", || !pod.threads().named("qemu-system").is_empty());
-            run(&["sleep", delay]);
-            output(&["pkill", "-KILL", "-x", QEMU_NAME]);
-            wait_until("the container ended", || thread(pod.pid).is_none());
-            wait_until("scope gone", || scopes().is_empty());
-            wait_until("CPUs given back", || partitioned().is_empty());
-            run(&["kubelet-standin", "pod", "delete", &pod.name]);
-        }
     });
 }
 

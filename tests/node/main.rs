@@ -23,7 +23,6 @@ mod fair;
 mod first_vm;
 mod in_place;
 mod isolation;
-mod kubelet;
 mod kubevirt;
 mod kvm;
 mod ledger;

@@ -3,7 +3,6 @@
 //! The node's cores are the CPUs 0-1, 2-3 | 4-5, 6-7, its NUMA nodes 0-3 and 4-7.
 
 mod classes;
-mod life;
 mod rebind;
 mod resize;
 
@@ -87,12 +86,6 @@ fn allocation(pod: &Pod) -> Value {
 fn pool_of(name: &str) -> CpuSet {
     let pools = describe()["node"]["pools"].clone();
     cpus(pools[name].as_str().unwrap_or_else(|| panic!("{name}: {pools}")))
-}
-
-fn wait_pool(name: &str, expected: &str) {
-    wait_until(&format!("pool {name} is {expected:?}"), || {
-        pool_of(name) == cpus(expected)
-    });
 }
 
 /// All CPUs but these.
