@@ -2,6 +2,8 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod allocator;
+// What a recipe prints is for who runs it.
+#[allow(dead_code)]
 mod blocks;
 mod catalog;
 mod completions;

@@ -180,28 +180,3 @@ fn killed_between_any_two_steps_of_deregister_the_container_is_isolated_or_as_ku
         }
     });
 }
-
-/// Adopted by a rule at the daemon's start, deregistered without one.
-#[test]
-fn killed_between_any_two_steps_a_container_is_a_partition_or_as_kubelet_made_it() {
-    on_node_undoing(unconfigure, || {
-        let pod = database("steps", "runc", &[]);
-        let failpoints = Failpoints::mount();
-        for n in steps() {
-            set_drop_in(DATABASES);
-            let daemon = failpoints.daemon_that_dies_at(n);
-            until_partition(&pod, &format!("although the daemon was killed at step {n}"));
-            let adopting = daemon_pid() != daemon;
-
-            set_drop_in(NO_AUDIT);
-            let daemon = failpoints.daemon_that_dies_at(n);
-            let (done, leaving) = deregister_from(&daemon, &pod);
-            wait_until("whole or absent", || is_partition(&pod) || is_given_back(&pod));
-            println!("  step {n}: died while it adopted: {adopting}, while it deregistered: {leaving}");
-            if !adopting && !leaving {
-                assert!(done && is_given_back(&pod) && n > 6, "fewer than {n} steps");
-                return;
-            }
-        }
-    });
-}

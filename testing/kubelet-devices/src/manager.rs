@@ -279,35 +279,6 @@ mod tests {
     }
 
     #[test]
-    fn each_container_gets_a_device_of_its_own_until_none_is_left() {
-        let (mut manager, _) = with_two();
-        assert_eq!(give(&mut manager, "a"), Ok(set(&["vm-0"])));
-        assert_eq!(give(&mut manager, "b"), Ok(set(&["vm-1"])));
-        let refusal = give(&mut manager, "c").unwrap_err();
-        assert_eq!(
-            refusal.to_string(),
-            "requested number of devices unavailable for stelia.io/vm. Requested: 1, Available: 0"
-        );
-        manager.free("a");
-        assert_eq!(give(&mut manager, "c"), Ok(set(&["vm-0"])));
-    }
-
-    #[test]
-    fn a_container_that_starts_once_more_has_what_it_had() {
-        let (mut manager, _) = with_two();
-        give(&mut manager, "a").unwrap();
-        assert_eq!(
-            manager.choose(instance("a"), VM, 1),
-            Ok(Choice::Allocated(Answer::default()))
-        );
-        let refusal = manager.choose(instance("a"), VM, 2).unwrap_err();
-        assert!(
-            matches!(refusal, Refusal::Changed { old: 1, new: 2, .. }),
-            "{refusal:?}"
-        );
-    }
-
-    #[test]
     fn the_late_end_of_an_older_stream_stops_the_newer_registration() {
         let (mut manager, _) = with_two();
         let new = manager.register(VM, "vm.sock");

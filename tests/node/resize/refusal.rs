@@ -2,7 +2,7 @@
 
 use stelia_cpus::CpuSet;
 
-use super::agent::{PORT, RUNNER, asked};
+use super::agent::{PORT, RUNNER};
 use super::{FOUR, INITRAMFS, assert_topology, guest, make_linux, said, until_counted, until_degraded};
 use crate::support::*;
 
@@ -66,38 +66,18 @@ fn a_guest_that_keeps_its_vcpus_shares_the_cpus_that_are_left() {
     });
 }
 
-/// A guest that lives and whose kernel refuses unplugs, with an agent.
-fn stubborn(name: &str, more: &str) -> Pod {
-    make_linux();
-    let kernel_words = format!("{KERNEL_WORDS} keeps_cpus=1 agent=1 {more}");
-    let qemu = [&guest(FOUR, INITRAMFS, &kernel_words)[..], &words(PORT)].concat();
-    let pod = start_on(Accel::Kvm, name, "4", &RUNNER, &qemu).running();
-    until_counted(&pod, 4);
-    wait_until_or("its agent runs", || serial(&pod), || serial(&pod).contains("AGENT "));
-    assert_isolated(&pod, 4);
-    pod
-}
-
-#[test]
-fn a_guest_whose_agent_and_kernel_refuse_keeps_its_vcpus() {
-    adopting(SETTINGS, || {
-        let pod = stubborn("refuses", "agent_blocks=guest-set-vcpus");
-        let before = asked(&pod);
-        let pod = keeps(&pod);
-        assert!(asked(&pod) > before, "{}", serial(&pod));
-        let lines = pod.logs();
-        let refused = lines
-            .lines()
-            .find(|line| line.contains("the guest is asked by ACPI alone"));
-        assert!(refused.is_some_and(|line| line.contains("guest-set-vcpus")), "{lines}");
-        until_counted(&pod, 4);
-    });
-}
-
+/// The guest lives, its kernel refuses unplugs, and it has an agent.
 #[test]
 fn vcpus_that_an_agent_took_offline_and_the_kernel_keeps_are_online_again() {
+    make_linux();
     adopting(SETTINGS, || {
-        let pod = keeps(&stubborn("keeps-offline", ""));
+        let kernel_words = format!("{KERNEL_WORDS} keeps_cpus=1 agent=1");
+        let qemu = [&guest(FOUR, INITRAMFS, &kernel_words)[..], &words(PORT)].concat();
+        let pod = start_on(Accel::Kvm, "keeps-offline", "4", &RUNNER, &qemu).running();
+        until_counted(&pod, 4);
+        wait_until_or("its agent runs", || serial(&pod), || serial(&pod).contains("AGENT "));
+        assert_isolated(&pod, 4);
+        let pod = keeps(&pod);
         let (took, brought) = (
             "the guest took 2 of 2 vCPUs offline",
             "the guest brought 2 vCPUs online again",
