@@ -2,10 +2,9 @@
 //! stands still.
 
 use std::fs;
-use std::thread::sleep;
+use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
-use crate::fair::{Task, sign};
 use crate::support::*;
 
 /// Longer than `WatchdogSec=` of the daemon's unit.
@@ -107,27 +106,24 @@ fn of_many_all_floats_follow_kubelet_while_systemd_stands_still() {
         let bus = Bus::open();
         let sleepers = many(&bus);
         let late = Sleeper::start("late", &ONE_CPU);
-        let _ = fs::remove_file(sign());
-        let mut waiting = Task::in_pod(&late.pod, &format!("late {}", sign().display()));
-        waiting.wait_for("BUSY");
+        let (own_bus, pod, anchor) = (Bus::open(), late.pod.clone(), late.anchor);
         let cpu = last_shared();
         let [now, then] = two_states(&cpu.to_string());
         wait_until("floats as before", || floats_have(&sleepers, cpu, true));
         let (daemon, restarted) = (daemon_pid(), restarts());
         let (frozen, since) = (Frozen::new(), Instant::now());
         // Its scope is systemd's to make.
-        put(sign(), "");
+        let waiting = spawn(move || drop(own_bus.register(&pod, anchor)));
         sleep(Duration::from_secs(1));
         for (state, wanted) in [(&then, false), (&now, true), (&then, false), (&now, true)] {
             replace_state(state);
             wait_until("all floats follow", || floats_have(&sleepers, cpu, wanted));
         }
-        assert!(is_frozen() && !late.pod.scope().exists());
+        assert!(is_frozen() && !late.pod.scope().exists() && !waiting.is_finished());
         sleep(BEYOND_THE_WATCHDOG.saturating_sub(since.elapsed()));
         assert_eq!(daemon_pid(), daemon);
         drop(frozen);
-        waiting.wait_for("REGISTERED");
-        waiting.end();
+        waiting.join().expect("registered");
         // What systemd noted meanwhile it has read by now: it has answered.
         assert_eq!((daemon_pid(), restarts()), (daemon, restarted));
         assert!(late.pod.scope().exists());
@@ -138,7 +134,6 @@ fn of_many_all_floats_follow_kubelet_while_systemd_stands_still() {
         sleepers.iter().for_each(Sleeper::assert_whole);
         bus.deregister(&late.pod);
     });
-    let _ = fs::remove_file(sign());
     // Without any scope systemd takes the controller away, and the file with it.
     assert_eq!(read_if_there(format!("{SLICE}/cpuset.cpus.exclusive")), "");
 }
