@@ -21,7 +21,9 @@ impl Manifest {
         let mut container = with_mounts(sleeper(INSTANCE, "2", "400Mi"), command);
         container["image"] = IMAGE.into();
         container["imagePullPolicy"] = "IfNotPresent".into();
-        Self(with_volumes(pod(name, &[container])))
+        let mut text = with_volumes(pod(name, &[container]));
+        text["spec"]["terminationGracePeriodSeconds"] = 5.into();
+        Self(text)
     }
 
     /// A VM of two vCPUs that `stelia-runner` starts.
