@@ -4,7 +4,7 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 use clap_complete::aot::generate;
 
-use crate::root;
+use crate::{hold, root};
 
 #[test]
 fn the_packaged_completions_of_the_runner_have_its_options() {
@@ -17,16 +17,7 @@ fn the_packaged_completions_of_the_runner_have_its_options() {
         generate(shell, &mut stelia_runner::Cli::command(), "stelia-runner", &mut script);
         let script = String::from_utf8(script).expect("text");
         let path = root().join("packaging/completions").join(file);
-        if std::env::var_os("STELIA_WRITE_DOCS").is_some() {
-            std::fs::write(&path, script).expect("the file");
-            continue;
-        }
-        let packaged = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(
-            packaged == script,
-            "{} is not what it should be: STELIA_WRITE_DOCS=1 cargo test --test docs completions",
-            path.display()
-        );
+        hold(&path, &script);
         assert!(script.contains("require-isolation"), "{shell}");
     }
 }

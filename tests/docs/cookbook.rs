@@ -1,6 +1,6 @@
 //! `docs/cookbook.md` as far as it can be held without a node; `tests/node/cookbook.rs` runs it.
 
-use crate::blocks::{Recipe, printed, recipes};
+use crate::blocks::{Recipe, recipes};
 use crate::{read, root};
 
 #[test]
@@ -23,16 +23,4 @@ fn every_line_is_one_a_shell_takes_and_none_stops_the_slice() {
         Some(recipes.len() - 1),
         "the CPUs are given back last, and only then"
     );
-}
-
-#[test]
-fn what_a_block_prints_is_looked_for_part_by_part() {
-    let page = "\n```sh\nls\npwd\n```\n\n```text\na…c\n```\n\n```sh\nx\n```\n";
-    let found = recipes(page);
-    assert_eq!(found[0].lines, ["ls", "pwd"]);
-    assert_eq!(found[0].prints, [["a", "c"]]);
-    assert_eq!((found.len(), found[1].prints.len()), (2, 0));
-    let parts = &found[0].prints[0];
-    assert!(printed("x\na b c\n", parts));
-    assert!(!printed("c a\n", parts) && !printed("a\nc\n", parts));
 }

@@ -1,9 +1,8 @@
 //! Sections, tests and pages that the documents point at.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
-use crate::{files, quoted, read, root};
+use crate::{files, pages, quoted, read, root};
 
 /// The headings of a page, as they are written.
 fn headings(page: &str) -> BTreeSet<String> {
@@ -25,22 +24,6 @@ pub fn anchors(page: &str) -> BTreeSet<String> {
             .collect()
     };
     headings(page).iter().map(anchor).collect()
-}
-
-/// The pages for people, with their paths in the repository.
-fn pages() -> Vec<(String, String)> {
-    let named = [
-        "README.md",
-        "CONTRIBUTING.md",
-        "SECURITY.md",
-        "tests/README.md",
-        "cluster/README.md",
-        "testing/README.md",
-    ]
-    .map(|page| root().join(page));
-    let paths = files(&root().join("docs"), "md").into_iter().chain(named);
-    let relative = |path: &Path| path.strip_prefix(root()).expect("below the root").display().to_string();
-    paths.map(|path| (relative(&path), read(&path))).collect()
 }
 
 /// Where a page names a section of another one: `docs/runner.md`, "Probes".
@@ -113,15 +96,4 @@ fn the_index_lists_every_page_once_and_nothing_else() {
         .collect();
     pages.sort();
     assert_eq!(listed, pages);
-}
-
-#[test]
-fn anchors_are_those_of_the_forges() {
-    let page = "# A page\n\n## `isolated`, but DEGRADED is not empty\n\n```\n# no heading\n```\n\n## kubelet's file: cannot be used\n";
-    let expected = [
-        "a-page",
-        "isolated-but-degraded-is-not-empty",
-        "kubelets-file-cannot-be-used",
-    ];
-    assert_eq!(anchors(page), expected.map(str::to_owned).into());
 }

@@ -55,28 +55,6 @@ fn an_ordinary_container_of_crun_has_its_cpus_for_itself_through_restarts() {
     configured(DATABASES, || has_its_cpus_through_restarts("crun"));
 }
 
-#[test]
-fn a_container_that_is_not_of_a_rule_or_has_no_cpus_of_its_own_is_left_alone_and_one_that_dies_leaves_nothing() {
-    configured(DATABASES, || {
-        let other = Pod::start("web", &["--cpus", "2"], &["sleep", "100000"]);
-        let pod = database("runc", "runc", &[]);
-        until_partition(&pod, "beside others");
-        assert_eq!((other.state(), refused(&other)), (None, None));
-        assert!(other.exclusive().is_disjoint(&partitioned()));
-        assert_says(&run("steliactl -o json list"), &["\"isolation\": \"container\""]);
-        // A partition undone by hand is made again.
-        put(own(&pod).join("cpuset.cpus.partition"), "member");
-        until_partition(&pod, "after it was undone");
-        pod.kill();
-        wait_until("its CPUs are given back", || {
-            pod.state().is_none() && partitioned().is_empty()
-        });
-        wait_until("nothing is left above", || {
-            read(format!("{CGROUP}/kubepods.slice/cpuset.cpus.exclusive")).is_empty()
-        });
-    });
-}
-
 /// A second container of the pod with a CPU of its own, one on the shared CPUs, the entry of an init container whose CPU is used again,
 /// and a container that is restarted.
 #[test]

@@ -19,7 +19,7 @@ use stelia_kubelet::CpuManagerState;
 use self::bare::{Bare, Limits, SystemdProxy};
 use self::trace::Trace;
 use crate::quiet::quiet;
-use crate::scale::{Sleeper, floats_have, last_shared, room, two_states};
+use crate::scale::{floats_have, last_shared, room, two_states};
 use crate::support::*;
 
 /// VmRSS of the daemon on a node without VMs, KiB.
@@ -124,7 +124,7 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
 
         let vm = Pod::vm("measured", 1);
         assert_isolated(&vm, 1);
-        let second = Sleeper::start("second");
+        let second = Sleeper::start("second", &ONE_CPU);
         let trace = Trace::start();
         let one = Audits::of(&trace, &bus, &vm, "with 1 VM");
         let start_beside_one = trace.during(|| second.isolate(&bus));
@@ -132,7 +132,7 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
         drop(trace);
 
         let others: Vec<Sleeper> = (0..3).map(|n| Sleeper::isolated(&bus, &format!("other-{n}"))).collect();
-        let last = Sleeper::start("last");
+        let last = Sleeper::start("last", &ONE_CPU);
         let trace = Trace::start();
         let five = Audits::of(&trace, &bus, &vm, "with 5 VMs");
         let start_beside_five = trace.during(|| last.isolate(&bus));
@@ -242,7 +242,7 @@ fn a_start_changes_what_a_bare_program_changes_and_takes_not_much_longer() {
     };
     on_node_undoing(stop, || {
         let bus = Bus::open();
-        let sleeper = Sleeper::start("compared");
+        let sleeper = Sleeper::start("compared", &ONE_CPU);
         let systemd = bus.block_on(async {
             let systemd = SystemdProxy::new(&bus.connection).await.expect("proxy");
             systemd.subscribe().await.expect("subscribed");

@@ -1,7 +1,6 @@
 //! The daemon dies, at any moment: no VM notices, and nothing is half-done afterwards.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{panicking, scope, sleep};
+use std::thread::{panicking, sleep};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::support::*;
@@ -19,15 +18,6 @@ fn pause(below: u32) {
     sleep(Duration::from_millis(u64::from(pause)));
 }
 
-/// Whether the guest runs in the end, or the runner gave up.
-fn runs(pod: &Pod) -> bool {
-    wait_until("guest running, or the container ended", || {
-        let ended = thread(pod.pid).is_none();
-        let running = pod.logs().contains("guest running");
-        (running || ended).then_some(running)
-    })
-}
-
 #[test]
 fn a_running_vm_does_not_notice_that_the_daemon_is_killed() {
     on_node(|| {
@@ -41,47 +31,6 @@ fn a_running_vm_does_not_notice_that_the_daemon_is_killed() {
             assert_eq!(assert_isolated(&pod, 2), before);
             pod.assert_alone();
         }
-    });
-}
-
-#[test]
-fn a_daemon_killed_during_registration_and_attach_leaves_whole_or_nothing() {
-    on_node(|| {
-        let mut isolated = 0;
-        for round in 0..6 {
-            let name = format!("interrupted{round}");
-            let ready = AtomicBool::new(false);
-            let (pod, whole) = scope(|threads| {
-                // From before the pod exists until its guest runs: every moment of the way may be hit.
-                threads.spawn(|| {
-                    pause(3000);
-                    for _ in 0..3 {
-                        pause(2000);
-                        if !ready.load(Ordering::Relaxed) {
-                            kill_daemon();
-                        }
-                    }
-                });
-                let pod = Pod::start_vm(&name, 2, &[]);
-                let whole = runs(&pod);
-                ready.store(true, Ordering::Relaxed);
-                (pod, whole)
-            });
-            if whole {
-                isolated += 1;
-                pod.wait_state("isolated");
-                pod.wait_settled();
-                assert_isolated(&pod, 2);
-                pod.assert_alone();
-            } else {
-                println!("  the runner gave up:\n{}", pod.logs());
-            }
-            pod.delete(1);
-            wait_until("scope gone", || scopes().is_empty());
-            pod.wait_released();
-        }
-        println!("  {isolated} of 6 interrupted registrations ended isolated");
-        assert!(isolated > 0, "not one runner came through");
     });
 }
 
@@ -227,31 +176,6 @@ fn killed_between_any_two_steps_of_deregister_the_container_is_isolated_or_as_ku
             }
             if left {
                 isolate(&pod);
-            }
-        }
-    });
-}
-
-/// Adopted by a rule at the daemon's start, deregistered without one.
-#[test]
-fn killed_between_any_two_steps_a_container_is_a_partition_or_as_kubelet_made_it() {
-    on_node_undoing(unconfigure, || {
-        let pod = database("steps", "runc", &[]);
-        let failpoints = Failpoints::mount();
-        for n in steps() {
-            set_drop_in(DATABASES);
-            let daemon = failpoints.daemon_that_dies_at(n);
-            until_partition(&pod, &format!("although the daemon was killed at step {n}"));
-            let adopting = daemon_pid() != daemon;
-
-            set_drop_in(NO_AUDIT);
-            let daemon = failpoints.daemon_that_dies_at(n);
-            let (done, leaving) = deregister_from(&daemon, &pod);
-            wait_until("whole or absent", || is_partition(&pod) || is_given_back(&pod));
-            println!("  step {n}: died while it adopted: {adopting}, while it deregistered: {leaving}");
-            if !adopting && !leaving {
-                assert!(done && is_given_back(&pod) && n > 6, "fewer than {n} steps");
-                return;
             }
         }
     });

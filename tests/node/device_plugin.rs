@@ -9,7 +9,9 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::first_vm;
-use crate::support::device_plugin::{FOLDER, ONE, PATH_UNIT, RESOURCE, Resource, UNIT, show, socket, wait_healthy};
+use crate::support::device_plugin::{
+    FOLDER, ONE, PATH_UNIT, RESOURCE, Resource, UNIT, given, show, socket, wait_healthy,
+};
 use crate::support::*;
 
 /// What clients on the plugin's socket may make its memory grow by.
@@ -74,7 +76,7 @@ fn a_pod_that_asks_for_the_resource_has_what_its_vm_needs_and_nothing_else_of_th
         fs::set_permissions(KVM, fs::Permissions::from_mode(0o660)).expect(KVM);
         let pod = first_vm::start("vm").running();
         assert_isolated(&pod, 2);
-        let allocated = show().of(&pod.uid);
+        let allocated = given(&pod.uid);
         assert!(allocated.len() == 1 && named.contains(&allocated[0]), "{allocated:?}");
 
         let uids = "Uid:\t107\t107\t107\t107";
@@ -113,7 +115,7 @@ fn a_pod_that_asks_for_the_resource_has_what_its_vm_needs_and_nothing_else_of_th
         // A container that starts once more keeps its device.
         let again = pod.restart().running();
         assert_isolated(&again, 2);
-        assert_eq!(show().of(&pod.uid), allocated);
+        assert_eq!(given(&pod.uid), allocated);
     });
 }
 
@@ -124,7 +126,7 @@ fn kubelet_the_daemon_and_the_plugin_come_and_go_and_a_running_vm_stays_as_it_is
         let offered = device_plugin::start();
         let pod = start_vm("steady");
         let before = assert_isolated(&pod, 2);
-        let own = show().of(&pod.uid);
+        let own = given(&pod.uid);
         let untouched = |when: &str| assert_eq!(pod.threads(), before, "{when}");
         let plugin = main_pid(UNIT);
 
@@ -135,7 +137,7 @@ fn kubelet_the_daemon_and_the_plugin_come_and_go_and_a_running_vm_stays_as_it_is
             offered.healthy
         );
         let now = show();
-        assert_eq!(now.of(&pod.uid), own);
+        assert_eq!(given(&pod.uid), own);
         // A wipe and a new socket are several events, but the plugin does not register for each.
         assert!((1..=3).contains(&now.registrations), "{now:?}");
         // kubelet is gone for a while.
@@ -183,7 +185,7 @@ fn kubelet_the_daemon_and_the_plugin_come_and_go_and_a_running_vm_stays_as_it_is
         wait_healthy("it is back");
         let other = start_vm("other");
         assert_isolated(&other, 2);
-        assert_ne!(show().of(&other.uid), own);
+        assert_ne!(given(&other.uid), own);
     });
 }
 

@@ -1,7 +1,9 @@
 //! The two entry points: who gets in, and what those who do not belong can do to those who do.
 
 use std::fs;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
+
+use stelia_api::client::Dict;
 
 use crate::attack::{ATTACKS, over};
 use crate::ledger::wait_booked;
@@ -95,6 +97,24 @@ fn two_containers_of_a_pod_do_not_take_each_others_cpus() {
 }
 
 #[test]
+fn threads_and_processes_of_others_are_not_attached() {
+    on_node(|| {
+        let (one, two) = (Pod::vm("one", 2), Pod::vm("two", 2));
+        let before = (assert_isolated(&one, 2), assert_isolated(&two, 2));
+        assert_refused(&ask_from(&one, "foreign-thread"), "ForeignProcess", "thread");
+        assert_refused(&ask_from(&one, "foreign-process"), "ForeignProcess", &one.uid);
+        // Even root hands no process of one pod to another.
+        let bus = Bus::open();
+        let path = bus.block_on(async { manager(&bus.connection).await.get_instance(&one.uid).await });
+        let (qemu, thread) = (before.1.one("qemu-system").tid, before.1.vcpus[0].tid.cast_signed());
+        let attached = bus.try_attach(&path.expect("path"), qemu, &[thread]);
+        assert_refused(&refusal(attached), "ForeignProcess", &one.uid);
+        let after = (assert_isolated(&one, 2), assert_isolated(&two, 2));
+        assert_eq!((after.0.vcpus, after.1.vcpus), (before.0.vcpus, before.1.vcpus));
+    });
+}
+
+#[test]
 fn the_sandbox_is_as_tight_as_it_is_said_to_be() {
     on_node(|| {
         for (unit, most) in [
@@ -160,4 +180,45 @@ fn users_other_than_root_read_and_polkit_decides_the_rest() {
         pod.assert_is("isolated");
         assert_isolated(&pod, 2);
     });
+}
+
+/// What a process exec'd into the pod's container is answered that asks for wrong things on the runner socket.
+fn ask_from(pod: &Pod, case: &str) -> Refusal {
+    let text = pod.exec(&process_words("entry_points", &format!("STELIA_CASE={case}")));
+    let line = text.lines().find_map(|line| line.split_once("REFUSED "));
+    let line = line.unwrap_or_else(|| panic!("{text}")).1;
+    let (name, text) = line.split_once(' ').expect("name and text");
+    println!("  {case:.40}: {name}: {text}");
+    (name.to_owned(), text.to_owned())
+}
+
+/// Runs in a pod: asks for the thing named by STELIA_CASE and prints the refusal.
+#[test]
+#[ignore = "the other tests start it as a process"]
+fn process() {
+    let Ok(case) = std::env::var("STELIA_CASE") else { return };
+    let (name, text) = block_on(async {
+        let connection = runner_socket().await;
+        let manager = manager(&connection).await;
+        // A process that could be an anchor.
+        let sleeper = Killed(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+        let anchor = pidfd(sleeper.0.id());
+        match case.split_once('|').unwrap_or((&case, "")) {
+            ("foreign-thread", _) => {
+                let path = manager.get_instance("").await.expect("own instance");
+                // QEMU is the pod's own, the thread is not QEMU's.
+                let qemu = run(&["pgrep", "-o", "-x", QEMU_NAME]).parse().expect("qemu");
+                refusal(attach(&connection, &path, qemu, &[sleeper.0.id().cast_signed()]).await)
+            }
+            ("foreign-process", _) => {
+                let path = manager.get_instance("").await.expect("own instance");
+                refusal(attach(&connection, &path, sleeper.0.id(), &[1]).await)
+            }
+            ("show", uid) => refusal(manager.get_instance(uid).await),
+            ("deregister", uid) => refusal(manager.deregister(uid, Dict::new()).await),
+            ("register", uid) => refusal(register(&connection, uid, "", options(Some(&anchor), "")).await),
+            (uid, cpuset) => refusal(register(&connection, uid, cpuset, options(Some(&anchor), "")).await),
+        }
+    });
+    println!("REFUSED {name} {text}");
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::thread::{sleep, spawn};
@@ -43,13 +43,8 @@ fn over() -> PathBuf {
     beside("fair-over")
 }
 
-/// Exists once the one who waits is to begin.
-pub fn sign() -> PathBuf {
-    beside("fair-sign")
-}
-
 /// A process of these tests somewhere else.
-pub struct Task {
+struct Task {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
 }
@@ -62,7 +57,7 @@ impl Task {
         Self { child, lines }
     }
 
-    pub fn in_pod(pod: &Pod, what: &str) -> Self {
+    fn in_pod(pod: &Pod, what: &str) -> Self {
         Self::start(pod.exec_command(), what)
     }
 
@@ -74,7 +69,7 @@ impl Task {
     }
 
     /// Its next line with this word; what follows the word.
-    pub fn wait_for(&mut self, word: &str) -> String {
+    fn wait_for(&mut self, word: &str) -> String {
         let mut said = Vec::new();
         for line in &mut self.lines {
             let line = line.expect("a line");
@@ -88,7 +83,7 @@ impl Task {
     }
 
     /// Wait until it has ended, well.
-    pub fn end(mut self) {
+    fn end(mut self) {
         let rest: Vec<String> = self.lines.map_while(Result::ok).collect();
         let status = self.child.wait().expect("its end");
         assert!(status.success(), "{status}:\n{}", rest.join("\n"));
@@ -256,10 +251,8 @@ fn nobody_makes_another_vms_start_long() {
 #[ignore = "the other tests start it as a process"]
 fn process() {
     let Ok(what) = std::env::var("STELIA_FAIR") else { return };
-    let (what, argument) = what.split_once(' ').unwrap_or((&what, ""));
-    match what {
+    match what.as_str() {
         "start" => measure(),
-        "late" => register_late(Path::new(argument)),
         "describe" => block_on(describe_all_the_time()),
         what => block_on(disturb(what)),
     }
@@ -301,23 +294,6 @@ fn measure() {
         started.elapsed().as_micros()
     });
     println!("TOOK {took}");
-}
-
-/// In a sleeper's container: registers when told to, and says when that is answered.
-fn register_late(sign: &Path) {
-    let anchor = pidfd(find("sleep\x00100001").expect("the anchor"));
-    block_on(async {
-        let connection = runner_socket().await;
-        println!("BUSY");
-        let waiting = Instant::now();
-        while !sign.exists() {
-            assert!(waiting.elapsed() < PATIENCE, "never told to");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        let asked = Instant::now();
-        register_own(&connection, &anchor).await.expect("registered");
-        println!("REGISTERED after {} ms", asked.elapsed().as_millis());
-    });
 }
 
 /// Four at a time, on the system bus.

@@ -1,4 +1,4 @@
-//! One instance's life: isolated, killed, deregistered.
+//! One instance's life: isolated, killed.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -46,15 +46,5 @@ fn a_killed_container_gives_its_cpus_back() {
         survivor.assert_alone();
         let now = assert_isolated(&survivor, 2);
         assert_eq!((now.vcpus, now.others), (threads.vcpus, threads.others));
-    });
-}
-
-#[test]
-fn a_deregistered_container_is_as_kubelet_made_it() {
-    on_node(|| {
-        let pod = Pod::vm("given-back", 2);
-        let before = assert_isolated(&pod, 2);
-        pod.deregister();
-        assert_given_back(&pod, before);
     });
 }

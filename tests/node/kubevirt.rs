@@ -6,9 +6,6 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::sched::{CpuSet as Mask, sched_setaffinity};
-use nix::unistd::Pid;
 use stelia_cpus::CpuSet;
 
 use crate::support::*;
@@ -89,7 +86,7 @@ impl Web {
         let pinned: Vec<u32> = own.by_ref().take(vm.vcpus).collect();
         let emulator = own.collect();
         for (vcpu, cpu) in vcpus.iter().zip(&pinned) {
-            pin(vcpu.tid, *cpu).expect("pinned");
+            pin(vcpu.tid, [*cpu]).expect("pinned");
         }
         Self {
             vm,
@@ -110,10 +107,15 @@ impl Web {
         let (pins, emulator) = planned.unwrap_or_else(|error| panic!("{when}: {error}"));
         assert_eq!(pins, self.pinned, "{when}");
         for (vcpu, cpu) in self.vcpus.iter().zip(pins) {
-            assert_eq!(pin(vcpu.tid, cpu), Ok(()), "{when}: vCPU thread {} to {cpu}", vcpu.tid);
+            assert_eq!(
+                pin(vcpu.tid, [cpu]),
+                Ok(()),
+                "{when}: vCPU thread {} to {cpu}",
+                vcpu.tid
+            );
         }
         if let Some(cpu) = emulator {
-            assert_eq!(pin(self.vmm, cpu), Ok(()), "{when}: the emulator to {cpu}");
+            assert_eq!(pin(self.vmm, [cpu]), Ok(()), "{when}: the emulator to {cpu}");
         }
     }
 
@@ -177,12 +179,6 @@ impl Web {
     }
 }
 
-fn pin(task: u32, cpu: u32) -> Result<(), Errno> {
-    let mut mask = Mask::new();
-    mask.set(cpu as usize).expect("a CPU");
-    sched_setaffinity(Pid::from_raw(i32::try_from(task).expect("a task")), &mask)
-}
-
 /// The kernel's thread for the emulated timer of the node's only VM, and the CPUs it may use.
 fn kvm_pit() -> (u32, CpuSet) {
     let pit = wait_until("kvm-pit", || processes_named("kvm-pit/").into_iter().next());
@@ -220,9 +216,8 @@ fn virt_launcher_reads_the_same_cpus_and_pins_as_it_wants_before_and_after_adopt
 #[test]
 fn with_isolate_emulator_thread_virt_handlers_cgroup_is_a_part_of_the_partition() {
     needs_kvm();
-    on_node_undoing(unconfigure, || {
-        // The rule is there before the guest, which KubeVirt creates paused and resumes when it has looked at it again.
-        configure(RULE);
+    // The rule is there before the guest, which KubeVirt creates paused and resumes when it has looked at it again.
+    configured(RULE, || {
         let web = Web::start(Vm {
             vcpus: 2,
             isolate: true,
@@ -230,14 +225,14 @@ fn with_isolate_emulator_thread_virt_handlers_cgroup_is_a_part_of_the_partition(
         web.sync();
         web.synced_by_launcher("paused");
         let (pit, _) = kvm_pit();
-        pin(pit, web.pinned[0]).expect("virt-handler pins kvm-pit");
+        pin(pit, [web.pinned[0]]).expect("virt-handler pins kvm-pit");
         // Some looks later. It would be refused if this were a partition.
         reconcile();
         std::thread::sleep(Duration::from_secs(2));
         assert_eq!(web.pod.state(), None, "its guest has not run");
-        pin(pit, web.pinned[0]).expect("virt-handler pins kvm-pit again");
+        pin(pit, [web.pinned[0]]).expect("virt-handler pins kvm-pit again");
         qmp(&web.pod, r#"{"execute":"cont"}"#);
-        pin(pit, web.pinned[0]).expect("virt-handler pins kvm-pit until it has reported the VM as running");
+        pin(pit, [web.pinned[0]]).expect("virt-handler pins kvm-pit until it has reported the VM as running");
         web.until_adopted();
         // virt-handler's next looks change nothing, and it finds what it always found.
         let before = counters();

@@ -1,48 +1,6 @@
-//! What happens to an instance in its life: given away, restarted, orphaned, killed.
-
-use stelia_cpus::CpuSet;
+//! What happens to an instance in its life: orphaned, registered and deregistered again and again.
 
 use crate::support::*;
-
-#[test]
-fn cpus_that_kubelet_gives_to_another_pod_are_left_at_once() {
-    on_node(|| {
-        let pod = Pod::vm("evicted", 2);
-        let before = assert_isolated(&pod, 2);
-        let own = pod.exclusive().to_string();
-        run(&["kubelet-standin", "entry", "remove", &pod.uid]);
-        // Nobody has them yet: the VM stays, and that is said once it is sure.
-        wait_until("said", || pod.shows("no-assignment"));
-        assert_eq!(pod.threads().vcpus, before.vcpus);
-        run(&["kubelet-standin", "entry", "add", OTHER_POD, "other", &own]);
-        wait_until("the vCPUs float", || {
-            pod.threads()
-                .vcpus
-                .iter()
-                .all(|vcpu| vcpu.allowed.is_disjoint(&pod.exclusive()))
-        });
-        pod.wait_state("evicted");
-        assert_eq!(partitioned(), CpuSet::new());
-        assert!(pod.shows(OTHER_POD));
-        run(&["kubelet-standin", "entry", "remove", OTHER_POD]);
-        run(&["kubelet-standin", "entry", "add", &pod.uid, "instance", &own]);
-        wait_until("isolated again", || is_isolated(&pod, 2));
-        assert_eq!(assert_isolated(&pod, 2).vcpus, before.vcpus);
-    });
-}
-
-#[test]
-fn a_container_restarted_in_the_same_pod_is_an_instance_anew() {
-    on_node(|| {
-        let pod = Pod::start_vm("restarted", 2, &["--runtime", "runc"]).running();
-        assert_isolated(&pod, 2);
-        let again = pod.restart();
-        assert_ne!(again.cgroup, pod.cgroup);
-        again.wait_running();
-        assert_isolated(&again, 2);
-        again.assert_alone();
-    });
-}
 
 #[test]
 fn without_its_anchor_the_vm_stays_isolated_and_the_loss_is_said() {
@@ -57,48 +15,12 @@ fn without_its_anchor_the_vm_stays_isolated_and_the_loss_is_said() {
     });
 }
 
-#[test]
-fn a_qemu_that_is_killed_while_it_is_attached_leaves_nothing() {
-    on_node(|| {
-        for delay in ["0.0", "0.05", "0.1", "0.2", "0.4"] {
-            let pod = Pod::start_vm("killed-early", 2, &[]);
-            wait_until("QEMU", || !pod.threads().named("qemu-system").is_empty());
-            run(&["sleep", delay]);
-            output(&["pkill", "-KILL", "-x", QEMU_NAME]);
-            wait_until("the container ended", || thread(pod.pid).is_none());
-            wait_until("scope gone", || scopes().is_empty());
-            wait_until("CPUs given back", || partitioned().is_empty());
-            run(&["kubelet-standin", "pod", "delete", &pod.name]);
-        }
-    });
-}
-
-/// The daemon tells in the journal what each call took.
-#[test]
-fn a_registration_moves_each_process_once_and_an_attach_each_vcpu_once() {
-    on_node(|| {
-        let pod = Pod::vm("counted", 2);
-        assert_isolated(&pod, 2);
-        let counts = |word: &str| -> Vec<u32> { pod.told_counts(word).collect() };
-        // The holder and the runner; five files of the tree, that nothing may be below its two leaves, float's CPUs; its memory nodes are
-        // the pod's.
-        assert_eq!(counts("registered")[0], 2);
-        assert!(counts("registered")[1] <= 11);
-        // Scope, instance, vcpu's list, its CPUs, the partition. The slice's list is everybody's and not among them.
-        assert_eq!(counts("isolated"), [2, 5]);
-    });
-}
-
 /// A register or deregister costs what it costs the first time, also the fiftieth.
 #[test]
 fn fifty_cycles_of_register_and_deregister_leave_nothing_and_grow_nothing() {
     on_node(|| {
         let cycles: u32 = std::env::var("STELIA_CYCLES").map_or(50, |text| text.parse().expect("STELIA_CYCLES"));
-        let script = "sleep 100000 & echo $! > /tmp/anchor; wait; true";
-        let pod = Pod::start("cycled", &["--cpus", "2"], &["sh", "-c", script]);
-        let anchor = wait_until("the anchor", || {
-            container_of(pod.pid).into_keys().find(|pid| *pid != pod.pid)
-        });
+        let sleeper = Sleeper::start("cycled", &["--cpus", "2"]);
         let daemon = main_pid("steliad");
         let count = |what: &str| -> usize {
             match what {
@@ -112,8 +34,8 @@ fn fifty_cycles_of_register_and_deregister_leave_nothing_and_grow_nothing() {
         let things = ["descriptors", "cgroups", "units", "KiB of memory"];
         for cycle in 0..cycles {
             let bus = Bus::open();
-            bus.register(&pod, anchor);
-            bus.deregister(&pod);
+            bus.register(&sleeper.pod, sleeper.anchor);
+            bus.deregister(&sleeper.pod);
             // The first cycles warm caches up.
             if cycle == cycles / 5 {
                 first = things.map(count).to_vec();

@@ -1,4 +1,4 @@
-//! Metrics and messages on a real kernel, journal and systemd.
+//! Metrics on a real kernel, written by the unit in its sandbox.
 
 use std::fs;
 
@@ -6,8 +6,6 @@ use crate::support::*;
 
 /// Where node-exporter's textfile collector looks.
 const FOLDER: &str = "/var/lib/prometheus/node-exporter";
-/// `MESSAGE_ID` of an isolated instance.
-const ISOLATED: &str = "MESSAGE_ID=5b0f3a7e9c1d4f6ab2c8d5e0917f3b64";
 
 /// The values of a metric's series of this pod.
 fn values(text: &str, name: &str, pod: &str) -> Vec<f64> {
@@ -45,21 +43,5 @@ fn the_sandboxed_unit_writes_what_the_kernel_counts_of_each_vcpu() {
         );
         assert_says(&text, &[&named]);
         fs::remove_dir_all(FOLDER).expect("folder");
-    });
-}
-
-#[test]
-fn the_journal_explains_a_message_with_the_pods_own_words() {
-    on_node(|| {
-        let pod = Pod::vm("explained", 2);
-        assert_isolated(&pod, 2);
-        // By its name: the only pod that was ever called so.
-        let of = format!("STELIA_POD_NAME={}", pod.name);
-        let told = wait_until("told", || {
-            let told = run(&["journalctl", "-b", "-q", "-x", "--no-pager", ISOLATED, &of]);
-            told.contains("Defined-By: steliad").then_some(told)
-        });
-        let subject = format!("The vCPUs of pod default/{} ({}) are isolated", pod.name, pod.uid);
-        assert_says(&told, &[&format!("steliactl show {}", pod.uid), &subject]);
     });
 }

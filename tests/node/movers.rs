@@ -4,7 +4,6 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::scale::Sleeper;
 use crate::support::*;
 
 /// Shells that move themselves to and fro between two cgroups.
@@ -53,7 +52,7 @@ impl Movers {
 fn a_node_on_which_tasks_are_moved_all_the_time_stands_vms_that_come_and_go() {
     let undo = || drop(fs::remove_dir(PathBuf::from(CGROUP).join("movers")));
     on_node_undoing(undo, || {
-        let sleepers = ["one", "two", "three"].map(Sleeper::start);
+        let sleepers = ["one", "two", "three"].map(|name| Sleeper::start(name, &ONE_CPU));
         let bus = Bus::open();
         let mut movers = Movers::start(3);
         let before = wait_until("tasks are moved", || Some(movers.moves()).filter(|moves| *moves > 0));

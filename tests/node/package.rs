@@ -118,8 +118,7 @@ fn known(pods: &[Pod], when: &str) {
 
 #[test]
 fn zz_removal_gives_the_hosts_units_back_what_a_contained_vm_took() {
-    on_node_undoing(unconfigure, || {
-        configure("partition = \"member\"\n");
+    configured("partition = \"member\"\n", || {
         let pod = Pod::vm("left-behind", 2);
         unconfigure();
         let list = || cpus(&read(format!("{CGROUP}/system.slice/cpuset.cpus")));

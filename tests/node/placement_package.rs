@@ -38,8 +38,7 @@ fn undo() {
     let _ = fs::remove_file(CONFIG);
     output("dpkg --purge stelia-placement stelia-publish");
     apiserver::stop();
-    let _ = fs::remove_file(apiserver::DROP_IN);
-    output("systemctl reload steliad");
+    unconfigure();
 }
 
 /// As it waits in the API server for a scheduler.
@@ -89,7 +88,7 @@ fn a_vm_is_claimed_bound_and_its_claim_ends_when_the_node_shows_it() {
         );
         ["stelia-publish", "stelia-placement"]
             .into_iter()
-            .for_each(apiserver::kubeconfig);
+            .for_each(apiserver::configure_package);
         put("/etc/stelia/publish/environment", "STELIA_START_SPREAD=0\n");
         kubelet_listens();
         let node = apiserver::publish();

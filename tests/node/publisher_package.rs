@@ -52,8 +52,7 @@ fn is_posted(pod: &Pod, reason: &str) -> bool {
 fn undo() {
     output("dpkg --purge stelia-publish");
     apiserver::stop();
-    let _ = fs::remove_file(apiserver::DROP_IN);
-    output("systemctl reload steliad");
+    unconfigure();
 }
 
 /// Name and UID of each VM.
@@ -77,7 +76,7 @@ fn a_vm_and_its_end_are_in_the_api_server_and_an_outage_costs_one_write() {
 
         // The package, then what an administrator adds: the kubeconfig, what more is published.
         run("dpkg -i /job/stelia-publish.deb");
-        apiserver::kubeconfig("stelia-publish");
+        apiserver::configure_package("stelia-publish");
         let options = "STELIA_START_SPREAD=0\nSTELIA_READY_LABEL=true\n\
                        STELIA_POD_CONDITIONS=gated\nSTELIA_POD_EVENTS=true\n";
         put("/etc/stelia/publish/environment", options);

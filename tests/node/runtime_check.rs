@@ -10,13 +10,6 @@ use crate::support::*;
 
 const VERDICTS: &str = "/run/stelia/runtimes";
 
-/// The container's, by the name of its scope.
-fn container_id(pod: &Pod) -> String {
-    let mut parts = pod.cgroup.split('/');
-    let id = parts.find_map(|part| part.strip_prefix("cri-containerd-")?.strip_suffix(".scope"));
-    id.expect("a scope of containerd's").to_owned()
-}
-
 fn unit(id: &str) -> String {
     format!("steliad-try-runtime@{id}.service")
 }

@@ -2,74 +2,15 @@
 //! stands still.
 
 use std::fs;
-use std::thread::sleep;
+use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
-use crate::fair::{Task, sign};
 use crate::support::*;
 
 /// Longer than `WatchdogSec=` of the daemon's unit.
 const BEYOND_THE_WATCHDOG: Duration = Duration::from_secs(70);
 /// Where PID 1 is, alone.
 const INIT: &str = "/sys/fs/cgroup/init.scope";
-
-/// A pod of one CPU that does nothing: its first process is the vCPU, of the two others one is the anchor and one floats. It
-/// costs the node three sleeping processes where a VM costs it an emulated machine.
-pub struct Sleeper {
-    pub pod: Pod,
-    pub anchor: u32,
-    pub floats: u32,
-}
-
-impl Sleeper {
-    pub fn start(name: &str) -> Self {
-        let script = "sleep 100001 & sleep 100002 & exec sleep 100003";
-        let pod = Pod::start(name, &["--cpus", "1"], &["sh", "-c", script]);
-        let of = |seconds: &str, procs: &str| -> Option<u32> {
-            procs.lines().find_map(|pid| {
-                let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
-                (line == format!("sleep\0{seconds}\0")).then(|| pid.parse().ok())?
-            })
-        };
-        let (anchor, floats) = wait_until("three that sleep", || {
-            let procs = pod.file("cgroup.procs");
-            of("100003", &procs)?;
-            Some((of("100001", &procs)?, of("100002", &procs)?))
-        });
-        Self { pod, anchor, floats }
-    }
-
-    /// A sleeper that is registered and attached.
-    pub fn isolated(bus: &Bus, name: &str) -> Self {
-        let sleeper = Self::start(name);
-        sleeper.isolate(bus);
-        sleeper
-    }
-
-    /// Registered and attached.
-    pub fn isolate(&self, bus: &Bus) {
-        let path = bus.register(&self.pod, self.anchor);
-        let attached = bus.try_attach(&path, self.pod.pid, &[1]);
-        attached.unwrap_or_else(|error| panic!("attach {}: {error}", self.pod.name));
-    }
-
-    /// What an isolated instance promises, of this one.
-    pub fn assert_whole(&self) {
-        let pod = &self.pod;
-        let exclusive = pod.exclusive();
-        assert_eq!(
-            (&*pod.partition(), &pod.effective()),
-            (kind(), &exclusive),
-            "{}",
-            pod.name
-        );
-        let found = |pid: u32| thread(pid).unwrap_or_else(|| panic!("{} lost its process {pid}", pod.name));
-        let (first, floats, anchor) = (found(pod.pid), found(self.floats), found(self.anchor));
-        assert_eq!((first.cgroup, first.allowed), (pod.vcpu(), exclusive));
-        assert_eq!((floats.cgroup, floats.allowed), (pod.float(), pod.float_cpus()));
-        assert_eq!(anchor.cgroup, pod.origin());
-    }
-}
 
 /// kubelet's file as it is, and as it is while another pod has these CPUs.
 pub fn two_states(cpus: &str) -> [Vec<u8>; 2] {
@@ -164,28 +105,25 @@ fn of_many_all_floats_follow_kubelet_while_systemd_stands_still() {
     on_node(|| {
         let bus = Bus::open();
         let sleepers = many(&bus);
-        let late = Sleeper::start("late");
-        let _ = fs::remove_file(sign());
-        let mut waiting = Task::in_pod(&late.pod, &format!("late {}", sign().display()));
-        waiting.wait_for("BUSY");
+        let late = Sleeper::start("late", &ONE_CPU);
+        let (own_bus, pod, anchor) = (Bus::open(), late.pod.clone(), late.anchor);
         let cpu = last_shared();
         let [now, then] = two_states(&cpu.to_string());
         wait_until("floats as before", || floats_have(&sleepers, cpu, true));
         let (daemon, restarted) = (daemon_pid(), restarts());
         let (frozen, since) = (Frozen::new(), Instant::now());
         // Its scope is systemd's to make.
-        put(sign(), "");
+        let waiting = spawn(move || drop(own_bus.register(&pod, anchor)));
         sleep(Duration::from_secs(1));
         for (state, wanted) in [(&then, false), (&now, true), (&then, false), (&now, true)] {
             replace_state(state);
             wait_until("all floats follow", || floats_have(&sleepers, cpu, wanted));
         }
-        assert!(is_frozen() && !late.pod.scope().exists());
+        assert!(is_frozen() && !late.pod.scope().exists() && !waiting.is_finished());
         sleep(BEYOND_THE_WATCHDOG.saturating_sub(since.elapsed()));
         assert_eq!(daemon_pid(), daemon);
         drop(frozen);
-        waiting.wait_for("REGISTERED");
-        waiting.end();
+        waiting.join().expect("registered");
         // What systemd noted meanwhile it has read by now: it has answered.
         assert_eq!((daemon_pid(), restarts()), (daemon, restarted));
         assert!(late.pod.scope().exists());
@@ -196,7 +134,6 @@ fn of_many_all_floats_follow_kubelet_while_systemd_stands_still() {
         sleepers.iter().for_each(Sleeper::assert_whole);
         bus.deregister(&late.pod);
     });
-    let _ = fs::remove_file(sign());
     // Without any scope systemd takes the controller away, and the file with it.
     assert_eq!(read_if_there(format!("{SLICE}/cpuset.cpus.exclusive")), "");
 }

@@ -8,87 +8,44 @@ use crate::support::pod_recording::{
 };
 use crate::support::*;
 
-/// A difference, of every pod with `*` for the pod, and why the stand-in differs there.
-type Known = &'static [(&'static str, &'static str)];
-
-const ALWAYS: Known = &[
-    (
-        "*: config.json: mount /tmp",
-        "pods share the node's files and need folders of their own",
-    ),
-    ("*: config.json: mount /run", "the same"),
-    (
-        "*: config.json: mount /run/stelia/runner",
-        "the recorded pods are no VMs",
-    ),
-    ("*: config.json: mount /etc/hosts", "the node's own files are there"),
-    ("*: config.json: mount /etc/hostname", "the same"),
-    ("*: config.json: mount /etc/resolv.conf", "the same"),
-    (
-        "*: config.json: mount /dev/termination-log",
-        "kubelet makes it in the pod's folder",
-    ),
-    (
-        "*: config.json: mount /dev/shm",
-        "it is the sandbox's, and there is no sandbox",
-    ),
-    ("*: config.json: namespace ipc", "it is the sandbox's"),
-    ("*: config.json: namespace network", "it is the sandbox's"),
-    ("*: config.json: namespace uts", "it is the sandbox's"),
-    (
-        "burstable: config.json: resources memory",
-        "kubelet gives a container without a limit an empty object",
-    ),
-    ("besteffort: config.json: resources memory", "the same"),
+/// Differences, those of every pod with `*` for the pod: pods share the node's files and need folders of their own, the recorded ones are no VMs,
+/// kubelet makes some in the pod's folder, some namespaces are a sandbox's, which is not there, and kubelet gives a container without a limit an
+/// empty object.
+const ALWAYS: [&str; 13] = [
+    "*: config.json: mount /tmp",
+    "*: config.json: mount /run",
+    "*: config.json: mount /run/stelia/runner",
+    "*: config.json: mount /etc/hosts",
+    "*: config.json: mount /etc/hostname",
+    "*: config.json: mount /etc/resolv.conf",
+    "*: config.json: mount /dev/termination-log",
+    "*: config.json: mount /dev/shm",
+    "*: config.json: namespace ipc",
+    "*: config.json: namespace network",
+    "*: config.json: namespace uts",
+    "burstable: config.json: resources memory",
+    "besteffort: config.json: resources memory",
 ];
-/// Of crun alone, which starts most of the tests' containers.
-const DIRECT: Known = &[
-    (
-        "guaranteed: config.json: resources cpu",
-        "crun before 1.22 takes the quota -1 for 1 % of a CPU (crun#1794)",
-    ),
-    (
-        "*: config.json: annotation run.oci.systemd.subgroup",
-        "with it crun puts the processes where runc does",
-    ),
-    (
-        "*: unit: cri-containerd-ID.scope: CPUQuotaPeriodUSec",
-        "crun tells systemd no period without a quota",
-    ),
-    ("*: unit: cri-containerd-ID.scope: Description", "crun has its own"),
-    (
-        "*: unit: cri-containerd-ID.scope: IOAccounting",
-        "crun does not ask for it",
-    ),
+/// Of crun alone, which starts most of the tests' containers: before 1.22 it takes the quota -1 for 1 % of a CPU (crun#1794), puts processes where
+/// runc does by an annotation, tells systemd no period without a quota, has its own description, and asks for no accounting of I/O.
+const DIRECT: [&str; 5] = [
+    "guaranteed: config.json: resources cpu",
+    "*: config.json: annotation run.oci.systemd.subgroup",
+    "*: unit: cri-containerd-ID.scope: CPUQuotaPeriodUSec",
+    "*: unit: cri-containerd-ID.scope: Description",
+    "*: unit: cri-containerd-ID.scope: IOAccounting",
 ];
-/// Differences of containerd with Debian's crun from CRI-O with a newer crun.
-const CRUN: Known = &[
-    (
-        "guaranteed: cgroup: kubepods.slice/kubepods-podUID.slice/crio-ID.scope/container: cpu.weight",
-        "newer versions of crun convert shares by another formula",
-    ),
-    (
-        "guaranteed: cgroup: kubepods.slice/kubepods-podUID.slice/crio-ID.scope: cpu.weight",
-        "the same",
-    ),
-    ("guaranteed: unit: crio-ID.scope: CPUWeight", "the same"),
-    (
-        "guaranteed: cgroup: kubepods.slice/kubepods-podUID.slice/crio-ID.scope: pids.max",
-        "CRI-O has systemd's default limit lifted",
-    ),
-    ("guaranteed: unit: crio-ID.scope: TasksMax", "the same"),
-    (
-        "guaranteed: unit: crio-ID.scope: DefaultDependencies",
-        "CRI-O asks for them in an annotation",
-    ),
-    (
-        "guaranteed: unit: crio-ID.scope: DevicePolicy",
-        "newer versions of crun leave devices to their own program alone",
-    ),
-    (
-        "guaranteed: unit: crio-ID.scope: IOAccounting",
-        "older versions of crun do not ask systemd for it",
-    ),
+/// Of containerd with Debian's crun from CRI-O with a newer one, which converts shares by another formula and leaves devices to its own program, while
+/// CRI-O has systemd's limit of tasks lifted and asks for default dependencies.
+const CRUN: [&str; 8] = [
+    "guaranteed: cgroup: kubepods.slice/kubepods-podUID.slice/crio-ID.scope/container: cpu.weight",
+    "guaranteed: cgroup: kubepods.slice/kubepods-podUID.slice/crio-ID.scope: cpu.weight",
+    "guaranteed: unit: crio-ID.scope: CPUWeight",
+    "guaranteed: cgroup: kubepods.slice/kubepods-podUID.slice/crio-ID.scope: pids.max",
+    "guaranteed: unit: crio-ID.scope: TasksMax",
+    "guaranteed: unit: crio-ID.scope: DefaultDependencies",
+    "guaranteed: unit: crio-ID.scope: DevicePolicy",
+    "guaranteed: unit: crio-ID.scope: IOAccounting",
 ];
 
 const COMMAND: [&str; 2] = ["sleep", "1000000"];
@@ -97,10 +54,10 @@ const COMMAND: [&str; 2] = ["sleep", "1000000"];
 fn pods_and_the_writes_of_the_state_file_are_as_recorded_beside_kubelet() {
     let undo = || drop(run("kubelet-standin init --runtime direct"));
     on_node_undoing(undo, || {
-        for (runtime, more) in [("runc", &[][..]), ("direct", DIRECT)] {
+        for (runtime, more) in [("runc", &[][..]), ("direct", &DIRECT)] {
             run(&["kubelet-standin", "init", "--reserved", "0-1", "--runtime", runtime]);
             let found = differences(KUBELET_WITH_CONTAINERD, &seen());
-            assert_known(runtime, &[ALWAYS, more].concat(), &found);
+            assert_known(runtime, &[&ALWAYS[..], more].concat(), &found);
         }
         // With crun the cgroups and units are compared, with those of CRI-O: the rest is containerd's.
         let options = ["--runtime", "crun", "--cpus", "2", "--memory", "400M"];
@@ -113,7 +70,7 @@ fn pods_and_the_writes_of_the_state_file_are_as_recorded_beside_kubelet() {
         });
         let mut found = differences(KUBELET_WITH_CRIO, &here.collect());
         found.retain(|name, _| !name.contains("config.json"));
-        assert_known("crun", CRUN, &found);
+        assert_known("crun", &CRUN, &found);
     });
 }
 
@@ -140,10 +97,10 @@ fn seen() -> Seen {
 }
 
 /// Each difference is known, and each known one is a difference.
-fn assert_known(runtime: &str, known: &[(&str, &str)], found: &BTreeMap<String, String>) {
-    let is_known = |name: &str| known.iter().any(|(known, _)| is_named(known, name));
+fn assert_known(runtime: &str, known: &[&str], found: &BTreeMap<String, String>) {
+    let is_known = |name: &str| known.iter().any(|known| is_named(known, name));
     let unknown: BTreeMap<_, _> = found.iter().filter(|(name, _)| !is_known(name)).collect();
-    let is_stale = |(known, _): &&(&str, &str)| !found.keys().any(|name| is_named(known, name));
+    let is_stale = |known: &&&str| !found.keys().any(|name| is_named(known, name));
     let stale: Vec<_> = known.iter().filter(is_stale).collect();
     assert!(
         unknown.is_empty() && stale.is_empty(),

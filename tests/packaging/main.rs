@@ -3,15 +3,14 @@
 
 #![allow(clippy::expect_used, clippy::panic)]
 
-mod cluster;
 mod install;
 mod make;
-mod placement;
-mod publish;
+mod of_the_cluster;
 mod release;
 mod root;
 mod rpm;
 mod scriptlets;
+mod scripts;
 mod selinux;
 
 use std::path::{Path, PathBuf};

@@ -12,7 +12,7 @@ use crate::{PACKAGES, architecture, deb, given, run, target, text};
 const IMAGES: [&str; 3] = ["stelia-runner", "stelia-publish", "stelia-placement"];
 
 /// Each package's programs.
-fn programs(package: &str) -> &'static [(&'static str, &'static str)] {
+pub fn programs(package: &str) -> &'static [(&'static str, &'static str)] {
     match package {
         "steliad" => &[
             ("steliad", "usr/libexec/stelia/steliad"),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use crate::release::programs;
 use crate::{PACKAGES, architecture, deb, given, rpm, run, text};
 
 /// What only the .rpms have.
@@ -90,35 +91,30 @@ fn the_same_files_with_the_same_modes_owners_and_sizes_and_the_module() {
     assert!(ADDED.iter().all(|path| added.contains(*path)), "{added:?}");
     // So that two empty lists are not the same.
     let all: BTreeMap<String, Entry> = PACKAGES.into_iter().flat_map(in_deb).collect();
-    for (path, mode) in [
-        ("/usr/libexec/stelia/steliad", "-rwxr-xr-x"),
-        ("/usr/libexec/stelia/steliad-quiet", "-rwxr-xr-x"),
-        ("/usr/libexec/stelia/stelia-device-plugin", "-rwxr-xr-x"),
-        ("/usr/libexec/stelia/stelia-publish", "-rwxr-xr-x"),
-        ("/usr/libexec/stelia/stelia-placement", "-rwxr-xr-x"),
-        ("/usr/bin/stelia-runner", "-rwxr-xr-x"),
-        ("/usr/bin/steliactl", "-rwxr-xr-x"),
-        ("/usr/bin/stelia-cluster", "-rwxr-xr-x"),
-        ("/usr/bin/kubectl-stelia", "-rwxr-xr-x"),
-        ("/usr/lib/systemd/system/stelia.slice", "-rw-r--r--"),
-        ("/usr/lib/systemd/system/stelia-publish.service", "-rw-r--r--"),
-        ("/usr/lib/systemd/system/stelia-placement.service", "-rw-r--r--"),
-        ("/usr/lib/stelia/steliad.toml.d/50-publish.toml", "-rw-r--r--"),
-        ("/etc/stelia/steliad.toml", "-rw-r--r--"),
-        ("/usr/share/man/man1/steliactl.1.gz", "-rw-r--r--"),
-        ("/usr/share/man/man1/stelia-cluster.1.gz", "-rw-r--r--"),
-        ("/usr/share/man/man5/steliactl-fields.5.gz", "-rw-r--r--"),
-        ("/usr/share/man/man5/steliad.toml.5.gz", "-rw-r--r--"),
-        ("/usr/share/man/man7/stelia.7.gz", "-rw-r--r--"),
-        ("/usr/share/man/man8/steliad.8.gz", "-rw-r--r--"),
-        ("/usr/share/man/man8/stelia-publish.8.gz", "-rw-r--r--"),
-        ("/usr/share/man/man8/stelia-placement.8.gz", "-rw-r--r--"),
-        (
-            "/usr/share/stelia-cluster/kubernetes/base/kustomization.yaml",
-            "-rw-r--r--",
-        ),
-    ] {
-        assert_eq!(all.get(path).map(|entry| entry.mode.as_str()), Some(mode), "{path}");
+    let programs = PACKAGES
+        .into_iter()
+        .flat_map(programs)
+        .map(|(_, path)| format!("/{path}"));
+    let programs = programs.chain(["/usr/bin/kubectl-stelia".to_owned()]);
+    let others = [
+        "/usr/lib/systemd/system/stelia.slice",
+        "/usr/lib/systemd/system/stelia-publish.service",
+        "/usr/lib/systemd/system/stelia-placement.service",
+        "/usr/lib/stelia/steliad.toml.d/50-publish.toml",
+        "/etc/stelia/steliad.toml",
+        "/usr/share/man/man1/steliactl.1.gz",
+        "/usr/share/man/man1/stelia-cluster.1.gz",
+        "/usr/share/man/man5/steliactl-fields.5.gz",
+        "/usr/share/man/man5/steliad.toml.5.gz",
+        "/usr/share/man/man7/stelia.7.gz",
+        "/usr/share/man/man8/steliad.8.gz",
+        "/usr/share/man/man8/stelia-publish.8.gz",
+        "/usr/share/man/man8/stelia-placement.8.gz",
+        "/usr/share/stelia-cluster/kubernetes/base/kustomization.yaml",
+    ];
+    let programs = programs.map(|path| (path, "-rwxr-xr-x"));
+    for (path, mode) in programs.chain(others.map(|path| (path.to_owned(), "-rw-r--r--"))) {
+        assert_eq!(all.get(&path).map(|entry| entry.mode.as_str()), Some(mode), "{path}");
     }
 }
 

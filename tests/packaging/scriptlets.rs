@@ -1,54 +1,12 @@
-//! The scriptlets of steliad's .rpm, and the same of its .deb.
+//! What the scriptlets of steliad's .rpm do.
 
 use std::fs;
-use std::path::Path;
 
-use crate::root::{Root, called, place, scriptlet};
-use crate::{deb, run, text};
+use crate::root::{Root, called, place};
 
-const SCRIPTLETS: [(&str, &str); 4] = [
-    ("PREIN", "pre"),
-    ("POSTIN", "post"),
-    ("PREUN", "preun"),
-    ("POSTUN", "postun"),
-];
 const BUS_RELOADS: &str =
     "busctl --quiet call org.freedesktop.DBus /org/freedesktop/DBus org.freedesktop.DBus ReloadConfig";
 const INSERTS: &str = "semodule -n -s targeted -X 200 -i /usr/share/selinux/packages/steliad.pp.bz2";
-
-#[test]
-fn they_are_the_committed_ones_and_right_by_syntax() {
-    for (tag, file) in SCRIPTLETS {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/rpm").join(file);
-        let committed = fs::read_to_string(&path).expect("scriptlet");
-        assert_eq!(scriptlet("steliad", tag).trim(), committed.trim(), "{file}");
-        assert_eq!(scriptlet("steliad", &format!("{tag}PROG")), "/bin/sh", "{file}");
-        run(&["sh", "-n", text(&path)]);
-        let code = committed.lines().filter(|line| !line.trim_start().starts_with('#'));
-        assert!(
-            !code.into_iter().any(|line| line.contains("slice")),
-            "{file} does something to the slice"
-        );
-    }
-    for other in ["PRETRANS", "POSTTRANS", "VERIFYSCRIPT"] {
-        assert_eq!(scriptlet("steliad", other), "(none)", "{other}");
-    }
-}
-
-#[test]
-fn the_debs_scripts_are_the_committed_ones_and_right_by_syntax() {
-    let control = tempfile::tempdir().expect("a folder");
-    run(&["dpkg-deb", "-e", text(&deb("steliad")), text(control.path())]);
-    for file in ["preinst", "postinst", "prerm", "postrm"] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("packaging/debian")
-            .join(file);
-        let committed = fs::read_to_string(&path).expect("script");
-        let packaged = fs::read_to_string(control.path().join(file)).expect("script");
-        assert_eq!(packaged.trim(), committed.trim(), "{file}");
-        run(&["sh", "-n", text(&path)]);
-    }
-}
 
 #[test]
 fn a_first_install_asks_the_preset_tells_the_bus_and_starts_what_is_enabled() {

@@ -12,24 +12,20 @@ use tempfile::TempDir;
 
 use crate::{given, run, text};
 
-const CONTAINER: &str = "system_u:system_r:container_t:s0:c1,c2";
-const DAEMON: &str = "system_u:system_r:steliad_t:s0";
-const SYSTEMD: &str = "system_u:system_r:init_t:s0";
-const DIRECTORY: &str = "system_u:object_r:stelia_runner_var_run_t:s0";
-const PUBLISHED: &str = "system_u:object_r:stelia_publish_var_run_t:s0";
-const PROGRAM: &str = "system_u:object_r:steliad_exec_t:s0";
-const QUIET: &str = "system_u:system_r:steliad_quiet_t:s0";
-const QUIETS_PROGRAM: &str = "system_u:object_r:steliad_quiet_exec_t:s0";
-const PLUGIN: &str = "system_u:system_r:stelia_device_plugin_t:s0";
-const PLUGINS_PROGRAM: &str = "system_u:object_r:stelia_device_plugin_exec_t:s0";
-const PUBLISH: &str = "system_u:system_r:stelia_publish_t:s0";
-const PUBLISHS_PROGRAM: &str = "system_u:object_r:stelia_publish_exec_t:s0";
-const PUBLISHS_KUBECONFIG: &str = "system_u:object_r:stelia_publish_etc_t:s0";
-const PLACEMENT: &str = "system_u:system_r:stelia_placement_t:s0";
-const PLACEMENTS_PROGRAM: &str = "system_u:object_r:stelia_placement_exec_t:s0";
-const PLACEMENTS_KUBECONFIG: &str = "system_u:object_r:stelia_placement_etc_t:s0";
-const LEDGER: &str = "system_u:object_r:steliad_var_lib_t:s0";
-const OTHER_SERVICE: &str = "system_u:system_r:other_service_t:s0";
+/// The types of processes; all others are of files, sockets and the like.
+const DOMAINS: [&str; 11] = [
+    "container_t",
+    "init_t",
+    "kernel_t",
+    "kubelet_t",
+    "other_service_t",
+    "stelia_device_plugin_t",
+    "stelia_placement_t",
+    "stelia_publish_t",
+    "steliad_quiet_t",
+    "steliad_t",
+    "system_dbusd_t",
+];
 
 /// A service that has nothing to do with containers.
 const OTHER: &str = "(type other_service_t)(roletype object_r other_service_t)(roletype system_r other_service_t)
@@ -38,6 +34,20 @@ const OTHER: &str = "(type other_service_t)(roletype object_r other_service_t)(r
 const CONTAINERS: &str = "(type container_t)(roletype object_r container_t)(roletype system_r container_t)
 (typeattributeset domain (container_t))";
 const ATTRIBUTE: &str = "(typeattribute container_domain)(typeattributeset container_domain (container_t))";
+const KUBELET: &str = "(type kubelet_t)(roletype object_r kubelet_t)(roletype system_r kubelet_t)
+(typeattributeset domain (kubelet_t))
+(type container_file_t)(roletype object_r container_file_t)(typeattributeset file_type (container_file_t))";
+
+/// The context of what has this type. A container has categories of its own.
+fn context(kind: &str) -> String {
+    let role = if DOMAINS.contains(&kind) {
+        "system_r"
+    } else {
+        "object_r"
+    };
+    let level = if kind == "container_t" { "s0:c1,c2" } else { "s0" };
+    format!("system_u:{role}:{kind}:{level}")
+}
 
 /// The package as CIL, by the tool that semodule uses.
 fn cil(package: &str) -> String {
@@ -134,9 +144,31 @@ impl Policy {
         list.split_whitespace().map(str::to_owned).collect()
     }
 
-    fn allows(&self, from: &str, to: &str, class: &str, permissions: &[&str]) -> bool {
-        let allowed = self.allowed(from, to, class);
-        permissions.iter().all(|permission| allowed.contains(*permission))
+    /// Lines of two types, a class and permissions, of which `-` begins those that are not granted; behind `only` are all that are. `->`, and a
+    /// type: what a process that executes the file becomes.
+    fn assert_holds(&self, rules: &str) {
+        for rule in rules.lines().map(str::trim).filter(|rule| !rule.is_empty()) {
+            let words: Vec<&str> = rule.split_whitespace().collect();
+            let [from, to, class, permissions @ ..] = &words[..] else {
+                panic!("{rule}")
+            };
+            let (from, to) = (&context(from), &context(to));
+            match permissions {
+                ["->", becomes] => assert!(self.becomes(from, to, class, &context(becomes)), "{rule}"),
+                ["only", all @ ..] => {
+                    let all = all.iter().map(|one| (*one).to_owned()).collect();
+                    assert_eq!(self.allowed(from, to, class), all, "{rule}");
+                }
+                _ => {
+                    let allowed = self.allowed(from, to, class);
+                    for permission in permissions {
+                        let denied = permission.strip_prefix('-');
+                        let is_allowed = allowed.contains(denied.unwrap_or(permission));
+                        assert_eq!(is_allowed, denied.is_none(), "{rule}: {permission}: {allowed:?}");
+                    }
+                }
+            }
+        }
     }
 
     /// The context of what `from` makes of `to`.
@@ -183,36 +215,16 @@ fn the_module_needs_only_names_that_fedoras_and_the_reference_policy_both_have()
 #[test]
 fn a_container_connects_to_the_runner_socket_and_to_no_other_service() {
     let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
-    assert!(policy.allows(CONTAINER, DIRECTORY, "dir", &["search"]));
-    assert!(policy.allows(CONTAINER, DIRECTORY, "sock_file", &["write"]));
-    assert_eq!(
-        policy.allowed(CONTAINER, DAEMON, "unix_stream_socket"),
-        BTreeSet::from(["connectto".to_owned()])
+    policy.assert_holds(
+        "container_t stelia_runner_var_run_t dir       search -write -add_name
+         container_t stelia_runner_var_run_t sock_file write -create -unlink
+         container_t steliad_t               unix_stream_socket only connectto
+         container_t other_service_t         unix_stream_socket -connectto
+         container_t init_t                  unix_stream_socket -connectto
+         container_t steliad_quiet_t         unix_stream_socket -connectto
+         container_t stelia_device_plugin_t  unix_stream_socket -connectto
+         container_t steliad_t               process   -signal -ptrace -transition",
     );
-
-    for service in [OTHER_SERVICE, SYSTEMD, QUIET, PLUGIN] {
-        assert!(
-            !policy.allows(CONTAINER, service, "unix_stream_socket", &["connectto"]),
-            "{service}"
-        );
-    }
-    for (class, permission) in [
-        ("dir", "write"),
-        ("dir", "add_name"),
-        ("sock_file", "create"),
-        ("sock_file", "unlink"),
-    ] {
-        assert!(
-            !policy.allows(CONTAINER, DIRECTORY, class, &[permission]),
-            "{class} {permission}"
-        );
-    }
-    for permission in ["signal", "ptrace", "transition"] {
-        assert!(
-            !policy.allows(CONTAINER, DAEMON, "process", &[permission]),
-            "{permission}"
-        );
-    }
 }
 
 #[test]
@@ -243,235 +255,157 @@ fn the_rule_is_found_by_sesearch_for_the_type_and_for_the_attribute() {
 
 #[test]
 fn a_container_policy_without_the_attribute_or_none_at_all_is_no_obstacle() {
-    let named = Policy::link(CONTAINERS);
-    assert!(named.allows(CONTAINER, DAEMON, "unix_stream_socket", &["connectto"]));
-    let none = Policy::link("");
-    assert!(none.becomes(SYSTEMD, PROGRAM, "process", DAEMON));
+    Policy::link(CONTAINERS).assert_holds("container_t steliad_t unix_stream_socket connectto");
+    Policy::link("").assert_holds("init_t steliad_exec_t process -> steliad_t");
 }
 
+/// Their units have NoNewPrivileges=yes.
 #[test]
-fn systemd_makes_the_socket_and_starts_the_daemon_in_its_domain() {
+fn systemd_makes_the_socket_and_starts_each_program_in_its_domain() {
     let policy = Policy::link(CONTAINERS);
-    assert!(policy.becomes(SYSTEMD, PROGRAM, "process", DAEMON));
-    assert!(policy.allows(SYSTEMD, PROGRAM, "file", &["read", "open", "execute", "map"]));
-    assert!(policy.allows(
-        SYSTEMD,
-        DAEMON,
-        "process",
-        &["transition", "rlimitinh", "signal", "sigkill"]
-    ));
-    // The unit has NoNewPrivileges=yes.
-    assert!(policy.allows(SYSTEMD, DAEMON, "process2", &["nnp_transition"]));
-    assert!(policy.allows(DAEMON, PROGRAM, "file", &["entrypoint"]));
-    assert!(policy.allows(
-        SYSTEMD,
-        DAEMON,
-        "unix_stream_socket",
-        &["create", "bind", "listen", "setopt"]
-    ));
-    assert!(policy.allows(SYSTEMD, DIRECTORY, "dir", &["create", "search", "write", "add_name"]));
-    assert!(policy.allows(SYSTEMD, DIRECTORY, "sock_file", &["create", "setattr"]));
-    let tmpfs = "system_u:object_r:tmpfs_t:s0";
-    assert!(policy.allows(DIRECTORY, tmpfs, "filesystem", &["associate"]));
+    policy.assert_holds(
+        "init_t steliad_exec_t file               read open execute map
+         init_t steliad_t      process            transition rlimitinh signal sigkill
+         init_t steliad_t      unix_stream_socket create bind listen setopt
+         init_t stelia_runner_var_run_t dir       create search write add_name
+         init_t stelia_runner_var_run_t sock_file create setattr
+         stelia_runner_var_run_t tmpfs_t filesystem associate",
+    );
+    for domain in [
+        "steliad",
+        "steliad_quiet",
+        "stelia_device_plugin",
+        "stelia_publish",
+        "stelia_placement",
+    ] {
+        policy.assert_holds(&format!(
+            "init_t      {domain}_exec_t process  -> {domain}_t
+             init_t      {domain}_t      process2 nnp_transition
+             {domain}_t  {domain}_exec_t file     entrypoint"
+        ));
+    }
 }
 
 #[test]
 fn a_container_reads_what_the_cluster_is_told_and_the_daemon_alone_writes_it() {
     let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
-    let reads = ["getattr", "lock", "open", "read", "watch"];
-    assert!(policy.allows(CONTAINER, PUBLISHED, "file", &reads));
-    assert!(policy.allows(
-        CONTAINER,
-        PUBLISHED,
-        "dir",
-        &["getattr", "open", "read", "search", "watch"]
-    ));
-    for may_not in ["write", "append", "create", "unlink", "setattr"] {
-        assert!(!policy.allows(CONTAINER, PUBLISHED, "file", &[may_not]), "{may_not}");
-    }
-    assert!(!policy.allows(CONTAINER, PUBLISHED, "dir", &["add_name"]));
-    assert!(policy.allows(
-        DAEMON,
-        PUBLISHED,
-        "file",
-        &["create", "write", "rename", "unlink", "lock"]
-    ));
-    assert!(policy.allows(DAEMON, PUBLISHED, "dir", &["add_name", "remove_name", "write"]));
-    assert!(policy.allows(SYSTEMD, PUBLISHED, "dir", &["create", "relabelto", "search"]));
-    assert!(policy.allows(PUBLISHED, "system_u:object_r:tmpfs_t:s0", "filesystem", &["associate"]));
+    policy.assert_holds(
+        "container_t stelia_publish_var_run_t file getattr lock open read watch -write -append -create -unlink -setattr
+         container_t stelia_publish_var_run_t dir  getattr open read search watch -add_name
+         steliad_t   stelia_publish_var_run_t file create write rename unlink lock
+         steliad_t   stelia_publish_var_run_t dir  add_name remove_name write
+         init_t      stelia_publish_var_run_t dir  create relabelto search
+         stelia_publish_var_run_t tmpfs_t     filesystem associate",
+    );
 }
 
 #[test]
 fn the_daemon_reads_everybodys_state_and_writes_the_cgroups() {
     let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
-    assert!(policy.allows(DAEMON, OTHER_SERVICE, "file", &["open", "read"]));
-    assert!(policy.allows(DAEMON, CONTAINER, "process", &["setsched", "getsched"]));
-    assert!(!policy.allows(DAEMON, OTHER_SERVICE, "process", &["setsched"]));
-    let cgroup = "system_u:object_r:cgroup_t:s0";
-    assert!(policy.allows(DAEMON, cgroup, "file", &["open", "read", "write"]));
-    assert!(policy.allows(DAEMON, cgroup, "dir", &["create", "rmdir", "setattr", "watch"]));
-    let bus = "system_u:system_r:system_dbusd_t:s0";
-    assert!(policy.allows(DAEMON, bus, "dbus", &["acquire_svc", "send_msg"]));
-    assert!(policy.allows(OTHER_SERVICE, DAEMON, "dbus", &["send_msg"]));
+    policy.assert_holds(
+        "steliad_t other_service_t file    open read
+         steliad_t container_t     process setsched getsched
+         steliad_t kernel_t        process setsched
+         steliad_t other_service_t process -setsched
+         steliad_t cgroup_t        file    open read write
+         steliad_t cgroup_t        dir     create rmdir setattr watch
+         steliad_t system_dbusd_t  dbus    acquire_svc send_msg
+         other_service_t steliad_t dbus    send_msg",
+    );
 }
 
 #[test]
-fn systemd_starts_steliad_quiet_in_a_domain_that_the_daemon_reaches_and_no_container() {
+fn steliad_quiet_is_reached_by_the_daemon_alone_writes_masks_and_the_cpus_files_and_only_reads_the_cgroups() {
     let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
-    assert!(policy.becomes(SYSTEMD, QUIETS_PROGRAM, "process", QUIET));
-    assert!(policy.allows(SYSTEMD, QUIET, "process2", &["nnp_transition"]));
-    assert!(policy.allows(QUIET, QUIETS_PROGRAM, "file", &["entrypoint"]));
-    assert!(policy.allows(
-        SYSTEMD,
-        QUIET,
-        "unix_stream_socket",
-        &["create", "bind", "listen", "setopt"]
-    ));
-    assert!(policy.allows(DAEMON, QUIET, "unix_stream_socket", &["connectto"]));
-    let run = "system_u:object_r:var_run_t:s0";
-    assert!(policy.allows(DAEMON, run, "sock_file", &["write"]));
-    assert!(!policy.allows(CONTAINER, run, "sock_file", &["write"]));
-}
-
-#[test]
-fn steliad_quiet_writes_masks_and_the_cpus_files_and_only_reads_the_cgroups() {
-    let policy = Policy::link(OTHER);
-    let irq = "system_u:object_r:sysctl_irq_t:s0";
-    assert!(policy.allows(QUIET, irq, "file", &["open", "read", "write"]));
-    assert!(policy.allows(QUIET, "system_u:object_r:sysfs_t:s0", "file", &["open", "write"]));
-    assert!(policy.allows(QUIET, OTHER_SERVICE, "file", &["open", "read"]));
-    assert!(policy.allows(DAEMON, "system_u:system_r:kernel_t:s0", "process", &["setsched"]));
-    assert!(!policy.allows(QUIET, OTHER_SERVICE, "process", &["setsched"]));
-    let cgroup = "system_u:object_r:cgroup_t:s0";
-    assert!(policy.allows(QUIET, cgroup, "file", &["open", "read"]));
-    assert!(!policy.allows(QUIET, cgroup, "file", &["write"]));
-    assert!(policy.allowed(QUIET, QUIET, "capability").is_empty());
+    policy.assert_holds(
+        "init_t          steliad_quiet_t unix_stream_socket create bind listen setopt
+         steliad_t       steliad_quiet_t unix_stream_socket connectto
+         steliad_t       var_run_t       sock_file  write
+         container_t     var_run_t       sock_file  -write
+         steliad_quiet_t sysctl_irq_t    file       open read write
+         steliad_quiet_t sysfs_t         file       open write
+         steliad_quiet_t other_service_t file       open read
+         steliad_quiet_t other_service_t process    -setsched
+         steliad_quiet_t cgroup_t        file       open read -write
+         steliad_quiet_t steliad_quiet_t capability only",
+    );
 }
 
 #[test]
 fn the_device_plugin_makes_its_socket_in_kubelets_folder_and_reaches_kubelet_and_no_container() {
-    let kubelet = "(type kubelet_t)(roletype object_r kubelet_t)(roletype system_r kubelet_t)
-(typeattributeset domain (kubelet_t))
-(type container_file_t)(roletype object_r container_file_t)(typeattributeset file_type (container_file_t))";
-    let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE, kubelet].concat());
-    assert!(policy.becomes(SYSTEMD, PLUGINS_PROGRAM, "process", PLUGIN));
-    assert!(policy.allows(SYSTEMD, PLUGIN, "process2", &["nnp_transition"]));
-    assert!(policy.allows(PLUGIN, PLUGINS_PROGRAM, "file", &["entrypoint"]));
-    let folder = "system_u:object_r:container_file_t:s0";
-    assert!(policy.allows(PLUGIN, folder, "sock_file", &["create", "setattr", "unlink", "write"]));
-    assert!(policy.allows(PLUGIN, folder, "dir", &["add_name", "remove_name", "search", "watch"]));
-    assert!(policy.allows(PLUGIN, folder, "file", &["open", "read"]));
-    assert!(!policy.allows(PLUGIN, folder, "file", &["write"]));
-    let kubelet = "system_u:system_r:kubelet_t:s0";
-    for (from, to) in [(PLUGIN, kubelet), (kubelet, PLUGIN)] {
-        assert!(policy.allows(from, to, "unix_stream_socket", &["connectto"]), "{from}");
-    }
-    assert!(policy.allows(PLUGIN, DAEMON, "dbus", &["send_msg"]));
-    assert!(!policy.allows(PLUGIN, CONTAINER, "unix_stream_socket", &["connectto"]));
-    assert!(!policy.allows(PLUGIN, DIRECTORY, "sock_file", &["write"]));
-    assert!(!policy.allows(PLUGIN, "system_u:object_r:kvm_device_t:s0", "chr_file", &["open"]));
-    assert!(policy.allowed(PLUGIN, PLUGIN, "capability").is_empty());
+    let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE, KUBELET].concat());
+    policy.assert_holds(
+        "stelia_device_plugin_t container_file_t        sock_file create setattr unlink write
+         stelia_device_plugin_t container_file_t        dir       add_name remove_name search watch
+         stelia_device_plugin_t container_file_t        file      open read -write
+         stelia_device_plugin_t kubelet_t               unix_stream_socket connectto
+         kubelet_t              stelia_device_plugin_t  unix_stream_socket connectto
+         stelia_device_plugin_t steliad_t               dbus      send_msg
+         stelia_device_plugin_t container_t             unix_stream_socket -connectto
+         stelia_device_plugin_t stelia_runner_var_run_t sock_file -write
+         stelia_device_plugin_t kvm_device_t            chr_file  -open
+         stelia_device_plugin_t stelia_device_plugin_t  capability only",
+    );
 }
 
+/// Its key is its own.
 #[test]
 fn the_publisher_reads_what_it_is_told_and_its_key_connects_to_the_api_server_and_to_nothing_of_the_daemon() {
     let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
-    assert!(policy.becomes(SYSTEMD, PUBLISHS_PROGRAM, "process", PUBLISH));
-    assert!(policy.allows(SYSTEMD, PUBLISH, "process2", &["nnp_transition"]));
-    assert!(policy.allows(PUBLISH, PUBLISHS_PROGRAM, "file", &["entrypoint"]));
-    for file in [PUBLISHED, PUBLISHS_KUBECONFIG] {
-        assert!(
-            policy.allows(PUBLISH, file, "file", &["open", "read", "watch"]),
-            "{file}"
-        );
-        assert!(policy.allows(PUBLISH, file, "dir", &["search", "watch"]), "{file}");
-        for permission in ["write", "append", "unlink", "create"] {
-            assert!(
-                !policy.allows(PUBLISH, file, "file", &[permission]),
-                "{file}: {permission}"
-            );
-        }
+    for file in ["stelia_publish_var_run_t", "stelia_publish_etc_t"] {
+        policy.assert_holds(&format!(
+            "stelia_publish_t {file} file open read watch -write -append -unlink -create
+             stelia_publish_t {file} dir  search watch"
+        ));
     }
-    let port = "system_u:object_r:http_port_t:s0";
-    assert!(policy.allows(PUBLISH, port, "tcp_socket", &["name_connect"]));
-    for socket in [DAEMON, QUIET, OTHER_SERVICE] {
-        assert!(
-            !policy.allows(PUBLISH, socket, "unix_stream_socket", &["connectto"]),
-            "{socket}"
-        );
-    }
-    assert!(!policy.allows(PUBLISH, DIRECTORY, "sock_file", &["write"]));
-    assert!(!policy.allows(PUBLISH, OTHER_SERVICE, "file", &["open"]));
-    assert!(policy.allowed(PUBLISH, PUBLISH, "capability").is_empty());
-    // Its key is its own.
-    for reader in [CONTAINER, OTHER_SERVICE, QUIET] {
-        assert!(
-            !policy.allows(reader, PUBLISHS_KUBECONFIG, "file", &["read"]),
-            "{reader}"
-        );
-    }
+    policy.assert_holds(
+        "stelia_publish_t http_port_t             tcp_socket name_connect
+         stelia_publish_t steliad_t               unix_stream_socket -connectto
+         stelia_publish_t steliad_quiet_t         unix_stream_socket -connectto
+         stelia_publish_t other_service_t         unix_stream_socket -connectto
+         stelia_publish_t stelia_runner_var_run_t sock_file  -write
+         stelia_publish_t other_service_t         file       -open
+         stelia_publish_t stelia_publish_t        capability only
+         container_t      stelia_publish_etc_t    file       -read
+         other_service_t  stelia_publish_etc_t    file       -read
+         steliad_quiet_t  stelia_publish_etc_t    file       -read",
+    );
 }
 
 #[test]
 fn placement_listens_and_reads_its_keys_and_has_no_way_to_the_daemon() {
     let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
-    assert!(policy.becomes(SYSTEMD, PLACEMENTS_PROGRAM, "process", PLACEMENT));
-    assert!(policy.allows(SYSTEMD, PLACEMENT, "process2", &["nnp_transition"]));
-    assert!(policy.allows(PLACEMENT, PLACEMENTS_PROGRAM, "file", &["entrypoint"]));
-    assert!(policy.allows(PLACEMENT, PLACEMENTS_KUBECONFIG, "file", &["open", "read"]));
-    assert!(!policy.allows(PLACEMENT, PLACEMENTS_KUBECONFIG, "file", &["write"]));
-    let port = "system_u:object_r:http_port_t:s0";
-    assert!(policy.allows(PLACEMENT, port, "tcp_socket", &["name_bind", "name_connect"]));
-    for socket in [DAEMON, QUIET, OTHER_SERVICE] {
-        let connects = policy.allows(PLACEMENT, socket, "unix_stream_socket", &["connectto"]);
-        assert!(!connects, "{socket}");
-    }
-    assert!(!policy.allows(PLACEMENT, PUBLISHED, "file", &["read"]));
-    assert!(policy.allowed(PLACEMENT, PLACEMENT, "capability").is_empty());
-    for reader in [CONTAINER, OTHER_SERVICE, QUIET, PUBLISH] {
-        assert!(
-            !policy.allows(reader, PLACEMENTS_KUBECONFIG, "file", &["read"]),
-            "{reader}"
-        );
-    }
+    policy.assert_holds(
+        "stelia_placement_t stelia_placement_etc_t   file       open read -write
+         stelia_placement_t http_port_t              tcp_socket name_bind name_connect
+         stelia_placement_t steliad_t                unix_stream_socket -connectto
+         stelia_placement_t steliad_quiet_t          unix_stream_socket -connectto
+         stelia_placement_t other_service_t          unix_stream_socket -connectto
+         stelia_placement_t stelia_publish_var_run_t file       -read
+         stelia_placement_t stelia_placement_t       capability only
+         container_t        stelia_placement_etc_t   file       -read
+         other_service_t    stelia_placement_etc_t   file       -read
+         steliad_quiet_t    stelia_placement_etc_t   file       -read
+         stelia_publish_t   stelia_placement_etc_t   file       -read",
+    );
 }
 
 #[test]
 fn the_ledger_is_the_daemons_alone_and_only_steliad_quiet_may_trace() {
     let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
-    for path in ["/var/lib/stelia", "/var/lib/stelia/ledger"] {
-        assert_eq!(policy.label("dir", path), LEDGER, "{path}");
-    }
-    assert_eq!(policy.label("file", "/var/lib/stelia/ledger/key"), LEDGER);
-    assert!(policy.allows(
-        SYSTEMD,
-        LEDGER,
-        "dir",
-        &["create", "search", "write", "add_name", "setattr"]
-    ));
-    assert!(policy.allows(
-        DAEMON,
-        LEDGER,
-        "dir",
-        &["search", "read", "open", "write", "add_name", "remove_name"]
-    ));
-    let all = ["create", "open", "read", "write", "setattr", "lock", "rename", "unlink"];
-    assert!(policy.allows(DAEMON, LEDGER, "file", &all));
-    for from in [CONTAINER, QUIET] {
-        assert!(!policy.allows(from, LEDGER, "dir", &["search"]), "{from}");
-        assert!(!policy.allows(from, LEDGER, "file", &["read"]), "{from}");
-    }
-    let tracefs = "system_u:object_r:tracefs_t:s0";
-    assert!(policy.allows(
-        QUIET,
-        tracefs,
-        "dir",
-        &["search", "create", "write", "add_name", "remove_name", "rmdir"]
-    ));
-    assert!(policy.allows(QUIET, tracefs, "file", &["open", "read", "write"]));
-    for from in [CONTAINER, DAEMON] {
-        assert!(!policy.allows(from, tracefs, "file", &["write"]), "{from}");
-    }
+    policy.assert_holds(
+        "init_t          steliad_var_lib_t dir  create search write add_name setattr
+         steliad_t       steliad_var_lib_t dir  search read open write add_name remove_name
+         steliad_t       steliad_var_lib_t file create open read write setattr lock rename unlink
+         container_t     steliad_var_lib_t dir  -search
+         container_t     steliad_var_lib_t file -read
+         steliad_quiet_t steliad_var_lib_t dir  -search
+         steliad_quiet_t steliad_var_lib_t file -read
+         steliad_quiet_t tracefs_t         dir  search create write add_name remove_name rmdir
+         steliad_quiet_t tracefs_t         file open read write
+         container_t     tracefs_t         file -write
+         steliad_t       tracefs_t         file -write",
+    );
 }
 
 #[test]
@@ -497,38 +431,47 @@ fn only_our_own_domains_are_permissive() {
 }
 
 #[test]
-fn the_socket_and_its_directory_are_labelled_below_run_and_below_var_run() {
+fn files_are_labelled_also_below_var_run() {
     let policy = Policy::link("");
-    for run in ["/run", "/var/run"] {
-        assert_eq!(policy.label("dir", &format!("{run}/stelia/runner")), DIRECTORY);
-        assert_eq!(
-            policy.label("sock_file", &format!("{run}/stelia/runner/socket")),
-            DIRECTORY
-        );
-        assert_ne!(policy.label("dir", &format!("{run}/stelia")), DIRECTORY);
-        assert_eq!(policy.label("dir", &format!("{run}/stelia/publish")), PUBLISHED);
-        assert_eq!(
-            policy.label("file", &format!("{run}/stelia/publish/node.json")),
-            PUBLISHED
-        );
+    for (kind, path, expected) in [
+        ("dir", "/run/stelia/runner", "stelia_runner_var_run_t"),
+        ("sock_file", "/run/stelia/runner/socket", "stelia_runner_var_run_t"),
+        ("dir", "/run/stelia/publish", "stelia_publish_var_run_t"),
+        ("file", "/run/stelia/publish/node.json", "stelia_publish_var_run_t"),
+        ("dir", "/var/lib/stelia", "steliad_var_lib_t"),
+        ("dir", "/var/lib/stelia/ledger", "steliad_var_lib_t"),
+        ("file", "/var/lib/stelia/ledger/key", "steliad_var_lib_t"),
+        ("file", "/usr/libexec/stelia/steliad", "steliad_exec_t"),
+        ("file", "/usr/libexec/stelia/steliad-quiet", "steliad_quiet_exec_t"),
+        ("file", "/usr/libexec/stelia/stelia-publish", "stelia_publish_exec_t"),
+        (
+            "file",
+            "/usr/libexec/stelia/stelia-placement",
+            "stelia_placement_exec_t",
+        ),
+        (
+            "file",
+            "/usr/libexec/stelia/stelia-device-plugin",
+            "stelia_device_plugin_exec_t",
+        ),
+        ("file", "/etc/stelia/publish/kubeconfig", "stelia_publish_etc_t"),
+        ("file", "/etc/stelia/placement/kubeconfig", "stelia_placement_etc_t"),
+    ] {
+        assert_eq!(policy.label(kind, path), context(expected), "{path}");
+        if path.starts_with("/run/") {
+            assert_eq!(
+                policy.label(kind, &format!("/var{path}")),
+                context(expected),
+                "/var{path}"
+            );
+        }
     }
-    assert_eq!(policy.label("file", "/usr/libexec/stelia/steliad"), PROGRAM);
-    assert_eq!(
-        policy.label("file", "/usr/libexec/stelia/steliad-quiet"),
-        QUIETS_PROGRAM
-    );
-    assert_eq!(
-        policy.label("file", "/usr/libexec/stelia/stelia-publish"),
-        PUBLISHS_PROGRAM
-    );
-    assert_eq!(
-        policy.label("file", "/etc/stelia/publish/kubeconfig"),
-        PUBLISHS_KUBECONFIG
-    );
-    assert_ne!(policy.label("file", "/etc/stelia/steliad.toml"), PUBLISHS_KUBECONFIG);
-    let label = |path: &str| policy.label("file", path);
-    assert_eq!(label("/usr/libexec/stelia/stelia-placement"), PLACEMENTS_PROGRAM);
-    assert_eq!(label("/usr/libexec/stelia/stelia-device-plugin"), PLUGINS_PROGRAM);
-    assert_eq!(label("/etc/stelia/placement/kubeconfig"), PLACEMENTS_KUBECONFIG);
-    assert_ne!(policy.label("file", "/usr/bin/steliactl"), PROGRAM);
+    for (kind, path, other) in [
+        ("dir", "/run/stelia", "stelia_runner_var_run_t"),
+        ("dir", "/var/run/stelia", "stelia_runner_var_run_t"),
+        ("file", "/etc/stelia/steliad.toml", "stelia_publish_etc_t"),
+        ("file", "/usr/bin/steliactl", "steliad_exec_t"),
+    ] {
+        assert_ne!(policy.label(kind, path), context(other), "{path}");
+    }
 }

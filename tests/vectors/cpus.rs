@@ -1,7 +1,6 @@
 //! kubelet's static CPU manager policy: `tests/data/vectors/cpu-assignment/README.md`.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
@@ -11,30 +10,12 @@ use kubelet_planner::cpus::{
 use kubelet_planner::merge::NodeMask;
 use serde::Deserialize;
 use serde_json::Value;
-use stelia_cpus::{Cpu, CpuSet, Topology};
+use stelia_cpus::CpuSet;
 
-use crate::{Judge, Verdict};
+use crate::{Judge, Machine, Verdict, machines};
 
 /// The topologies of a folder, by name.
 pub(crate) type Machines = BTreeMap<String, CpuGroups>;
-
-#[derive(Deserialize)]
-struct Machine {
-    name: String,
-    cpus_per_core: usize,
-    num_sockets: usize,
-    cpus: Vec<MachineCpu>,
-}
-
-#[derive(Deserialize)]
-struct MachineCpu {
-    cpu: u32,
-    core: u32,
-    socket: u32,
-    numa: u32,
-    uncore: u32,
-    raw_core: u32,
-}
 
 #[derive(Deserialize)]
 struct Case {
@@ -68,35 +49,18 @@ pub(crate) fn open(folder: &Path, first: &Value) -> Option<anyhow::Result<Judge>
         _ if first.get("affinity_source").is_some() => crate::cpu_sequences::judge,
         _ => return None,
     };
-    Some(machines(folder).map(|machines| -> Judge { Box::new(move |case| judge(&machines, case)) }))
+    let machines = machines(folder, "cpu-assignment");
+    let groups: anyhow::Result<Machines> = machines.and_then(|all| all.iter().map(groups).collect());
+    Some(groups.map(|machines| -> Judge { Box::new(move |case| judge(&machines, case)) }))
 }
 
-/// The folder's machines; where it brings none, those of our own copy.
-fn machines(folder: &Path) -> anyhow::Result<Machines> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors/cpu-assignment/topologies.json");
-    let brought = folder.join("topologies.json");
-    let path = if brought.exists() { brought } else { own };
-    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let machines: Vec<Machine> = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
-    machines.into_iter().map(machine).collect()
-}
-
-fn machine(machine: Machine) -> anyhow::Result<(String, CpuGroups)> {
-    let describe = |cpu: &MachineCpu| {
-        let described = Cpu {
-            package: cpu.socket,
-            core: cpu.raw_core,
-            node: cpu.numa,
-        };
-        (cpu.cpu, described)
-    };
-    let cpus = machine.cpus.iter().map(describe).collect();
+fn groups(machine: &Machine) -> anyhow::Result<(String, CpuGroups)> {
     let caches = machine.cpus.iter().map(|cpu| (cpu.cpu, cpu.uncore)).collect();
-    let topology = CpuGroups::new(&Topology { cpus }, &caches);
+    let topology = CpuGroups::new(&machine.topology(), &caches);
     let cores = machine.cpus.iter().all(|cpu| topology.core(cpu.cpu) == Some(cpu.core));
     let counts = (topology.cpus_per_core(), topology.sockets()) == (machine.cpus_per_core, machine.num_sockets);
     ensure!(cores && counts, "{}: its cores are others", machine.name);
-    Ok((machine.name, topology))
+    Ok((machine.name.clone(), topology))
 }
 
 pub(crate) fn options(names: &[String]) -> anyhow::Result<CpuOptions> {

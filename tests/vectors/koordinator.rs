@@ -1,33 +1,18 @@
 //! Koordinator's `takeCPUs` and `takePreferredCPUs`: `tests/data/vectors/koordinator/README.md`.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use serde::Deserialize;
 use serde_json::Value;
-use stelia_cpus::{Cpu, CpuSet, Topology};
+use stelia_cpus::{CpuSet, Topology};
 use stelia_koordinator::allocator::{
     CpuBindPolicy, CpuExclusivePolicy, HostTables, InUse, NumaAllocateStrategy, TakeCriteria, Unsatisfied, Usage,
     take_preferred_cpus,
 };
 
-use crate::{Judge, Verdict};
-
-#[derive(Deserialize)]
-struct Machine {
-    name: String,
-    cpus: Vec<MachineCpu>,
-}
-
-#[derive(Deserialize)]
-struct MachineCpu {
-    cpu: u32,
-    socket: u32,
-    numa: u32,
-    raw_core: u32,
-}
+use crate::{Judge, Machine, Verdict, machines};
 
 #[derive(Deserialize)]
 struct Case {
@@ -62,31 +47,9 @@ pub(crate) fn open(folder: &Path, first: &Value) -> Option<anyhow::Result<Judge>
     if !calls.contains(&first["call"].as_str()) {
         return None;
     }
-    Some(topologies(folder).map(|topologies| -> Judge { Box::new(move |case| judge(&topologies, case)) }))
-}
-
-/// The folder's hosts; where it brings none, those of our own copy.
-fn topologies(folder: &Path) -> anyhow::Result<BTreeMap<String, Topology>> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors/koordinator/topologies.json");
-    let brought = folder.join("topologies.json");
-    let path = if brought.exists() { brought } else { own };
-    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let machines: Vec<Machine> = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
-    let topology = |machine: Machine| {
-        let describe = |cpu: &MachineCpu| {
-            let described = Cpu {
-                package: cpu.socket,
-                core: cpu.raw_core,
-                node: cpu.numa,
-            };
-            (cpu.cpu, described)
-        };
-        let topology = Topology {
-            cpus: machine.cpus.iter().map(describe).collect(),
-        };
-        (machine.name, topology)
-    };
-    Ok(machines.into_iter().map(topology).collect())
+    let named = |machine: Machine| (machine.name.clone(), machine.topology());
+    let topologies = machines(folder, "koordinator").map(|all| all.into_iter().map(named).collect());
+    Some(topologies.map(|topologies| -> Judge { Box::new(move |case| judge(&topologies, case)) }))
 }
 
 /// The policy of an allocation; no name is no policy.

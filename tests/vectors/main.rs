@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use serde::Deserialize;
 use serde_json::Value;
+use stelia_cpus::{Cpu, Topology};
 
 /// Differences printed for each file.
 const SHOWN: usize = 10;
@@ -35,6 +37,60 @@ type Judge = Box<dyn Fn(&Value) -> anyhow::Result<Verdict>>;
 type Format = fn(folder: &Path, first: &Value) -> Option<anyhow::Result<Judge>>;
 
 const FORMATS: [Format; 3] = [koordinator::open, merge::open, cpus::open];
+
+/// A host of the cases.
+#[derive(Deserialize)]
+struct Machine {
+    name: String,
+    #[serde(default)]
+    cpus_per_core: usize,
+    #[serde(default)]
+    num_sockets: usize,
+    cpus: Vec<MachineCpu>,
+}
+
+#[derive(Deserialize)]
+struct MachineCpu {
+    cpu: u32,
+    #[serde(default)]
+    core: u32,
+    socket: u32,
+    numa: u32,
+    #[serde(default)]
+    uncore: u32,
+    raw_core: u32,
+}
+
+impl Machine {
+    fn topology(&self) -> Topology {
+        let describe = |cpu: &MachineCpu| {
+            let described = Cpu {
+                package: cpu.socket,
+                core: cpu.raw_core,
+                node: cpu.numa,
+            };
+            (cpu.cpu, described)
+        };
+        Topology {
+            cpus: self.cpus.iter().map(describe).collect(),
+        }
+    }
+}
+
+/// The folder's machines; where it brings none, those of our own copy of these cases.
+fn machines(folder: &Path, own: &str) -> anyhow::Result<Vec<Machine>> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data/vectors")
+        .join(own);
+    let folder = if folder.join("topologies.json").exists() {
+        folder
+    } else {
+        &own
+    };
+    let path = folder.join("topologies.json");
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    serde_json::from_str(&text).with_context(|| path.display().to_string())
+}
 
 #[derive(Default)]
 struct Tally {

@@ -6,18 +6,12 @@ use prost::Message;
 use serde::{Deserialize, Serialize};
 use stelia_device_plugin::api::v1beta1::ContainerAllocateResponse;
 
-/// What the container gets.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// The IDs of the devices that were asked for.
     pub ids: Vec<String>,
-    /// Environment variables.
     pub envs: BTreeMap<String, String>,
-    /// Paths of the node.
     pub mounts: Vec<Mount>,
-    /// Device nodes.
     pub devices: Vec<Node>,
-    /// For the container runtime.
     pub annotations: BTreeMap<String, String>,
     /// Names of the Container Device Interface.
     pub cdi: Vec<String>,
@@ -25,23 +19,16 @@ pub struct Answer {
     pub bytes: Vec<u8>,
 }
 
-/// A path of the node in the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// The path on the node.
     pub host: String,
-    /// The path in the container.
     pub container: String,
-    /// Mounted read-only.
     pub read_only: bool,
 }
 
-/// A device node in the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
-    /// The path on the node.
     pub host: String,
-    /// The path in the container.
     pub container: String,
     /// What the device cgroup permits: `r`, `w`, `m`.
     pub permissions: String,

@@ -61,10 +61,6 @@ fn by_node(allocation: &Allocation) -> BTreeMap<i64, Vec<String>> {
 }
 
 /// The file's text.
-///
-/// # Errors
-///
-/// None that is expected: a value that is not JSON.
 fn text(manager: &Manager) -> anyhow::Result<String> {
     let entries: Vec<Entry> = manager
         .allocations
@@ -124,10 +120,6 @@ fn list<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
 }
 
 /// Replaces the file in the folder of plugins' sockets.
-///
-/// # Errors
-///
-/// What the file system refused.
 pub fn write(manager: &Manager, folder: &Path) -> anyhow::Result<()> {
     let (path, temporary) = (folder.join(DEVICE_MANAGER_STATE), folder.join(".checkpoint"));
     fs::write(&temporary, text(manager)?).with_context(|| format!("write {}", temporary.display()))?;

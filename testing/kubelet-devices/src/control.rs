@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -14,25 +15,25 @@ use crate::kubelet::Kubelet;
 use crate::manager::Container;
 
 /// What is asked.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Subcommand, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
-    /// All that is known.
+    /// Plugins, devices and allocations as JSON
     Show,
-    /// Devices for a container.
+    /// Devices for a container, as JSON
     Allocate {
-        /// The pod's UID.
+        /// The pod's UID
         pod: String,
-        /// The container's name.
+        /// The container's name
         container: String,
-        /// The resource's name.
+        /// The resource's name
         resource: String,
-        /// How many devices.
+        /// How many devices
         count: usize,
     },
-    /// The pod has ended.
+    /// The pod has ended
     Free {
-        /// The pod's UID.
+        /// The pod's UID
         pod: String,
     },
 }
@@ -45,10 +46,6 @@ enum Reply {
 }
 
 /// Serves `socket` until accepting fails.
-///
-/// # Errors
-///
-/// What the kernel refused.
 pub async fn serve(kubelet: Arc<Kubelet>, socket: &Path) -> anyhow::Result<()> {
     let listener = folder::listen(socket)?;
     loop {
@@ -99,10 +96,6 @@ async fn answer(kubelet: &Kubelet, stream: UnixStream) -> anyhow::Result<()> {
 }
 
 /// Asks the program that serves.
-///
-/// # Errors
-///
-/// Its refusal, or why there is no answer.
 pub async fn ask(socket: &Path, request: &Request) -> anyhow::Result<Value> {
     let connect = || format!("connect to {}", socket.display());
     let stream = UnixStream::connect(socket).await.with_context(connect)?;

@@ -14,10 +14,6 @@ const FOLDER_MODE: u32 = 0o750;
 const SOCKET_MODE: u32 = 0o600;
 
 /// Makes the folder, or removes the sockets in it, as kubelet does; other files and folders stay.
-///
-/// # Errors
-///
-/// What the file system refused.
 pub fn wipe(folder: &Path) -> anyhow::Result<()> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -46,10 +42,6 @@ fn remove(path: &Path) -> anyhow::Result<()> {
 }
 
 /// Listens on a new socket at `path`.
-///
-/// # Errors
-///
-/// What the file system or the kernel refused.
 pub fn listen(path: &Path) -> anyhow::Result<UnixListener> {
     remove(path)?;
     let listener = UnixListener::bind(path).with_context(|| format!("listen on {}", path.display()))?;

@@ -44,10 +44,6 @@ pub fn in_go(status: &Status) -> String {
 
 impl Kubelet {
     /// A start: the folder is wiped, allocations are read from `state`.
-    ///
-    /// # Errors
-    ///
-    /// What the file system refused, or a file that has no such state.
     pub fn start(folder: &Path, state: &Path) -> anyhow::Result<Arc<Self>> {
         folder::wipe(folder)?;
         let manager = match fs::read(state) {
@@ -68,10 +64,6 @@ impl Kubelet {
     }
 
     /// Answers registrations until accepting fails.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel refused.
     pub async fn serve(self: Arc<Self>) -> anyhow::Result<()> {
         let socket = self.folder.join(KUBELET_SOCKET);
         let listener = folder::listen(&socket)?;
@@ -90,20 +82,11 @@ impl Kubelet {
         }
     }
 
-    /// All that is known.
-    ///
-    /// # Errors
-    ///
-    /// None that is expected: a value that is not JSON.
     pub fn show(&self) -> anyhow::Result<serde_json::Value> {
         serde_json::to_value(&*lock(&self.manager)).context("write JSON")
     }
 
     /// Devices for a container, as at the admission of its pod.
-    ///
-    /// # Errors
-    ///
-    /// Why the pod is rejected.
     pub async fn allocate(&self, container: Container<'_>, resource: &str, count: usize) -> anyhow::Result<Answer> {
         let _turn = self.admission.lock().await;
         let chosen = lock(&self.manager).choose(container, resource, count)?;
@@ -145,11 +128,6 @@ impl Kubelet {
         Ok(answer)
     }
 
-    /// The pod has ended.
-    ///
-    /// # Errors
-    ///
-    /// A file could not be written.
     pub fn free(&self, pod: &str) -> anyhow::Result<()> {
         lock(&self.manager).free(pod);
         self.save()

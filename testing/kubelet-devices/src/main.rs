@@ -33,24 +33,8 @@ enum Command {
         #[arg(long, default_value = "/run/kubelet-standin/devices.json")]
         state: PathBuf,
     },
-    /// Plugins, devices and allocations as JSON
-    Show,
-    /// Devices for a container, as JSON
-    Allocate {
-        /// The pod's UID
-        pod: String,
-        /// The container's name
-        container: String,
-        /// The resource's name
-        resource: String,
-        /// How many devices
-        count: usize,
-    },
-    /// The pod has ended
-    Free {
-        /// The pod's UID
-        pod: String,
-    },
+    #[command(flatten)]
+    Request(Request),
     /// A device plugin with these devices, until it is ended
     Offer {
         /// The resource's name
@@ -122,19 +106,7 @@ async fn carry_out(Options { control, command }: Options) -> anyhow::Result<()> 
             folder,
         } => return offered::offer(&folder, &resource, devices).await,
         Command::Call { socket, call } => return unusual(&socket, call).await,
-        Command::Show => Request::Show,
-        Command::Allocate {
-            pod,
-            container,
-            resource,
-            count,
-        } => Request::Allocate {
-            pod,
-            container,
-            resource,
-            count,
-        },
-        Command::Free { pod } => Request::Free { pod },
+        Command::Request(request) => request,
     };
     println!("{}", control::ask(&control, &request).await?);
     Ok(())

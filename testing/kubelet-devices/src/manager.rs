@@ -24,11 +24,8 @@ pub enum Refusal {
     /// Other containers have the rest.
     #[error("requested number of devices unavailable for {resource}. Requested: {requested}, Available: {available}")]
     TooFew {
-        /// The resource's name.
         resource: String,
-        /// How many devices the container asks for.
         requested: usize,
-        /// How many healthy devices are free.
         available: usize,
     },
     /// kubelet would call the plugin, and holds it for stopped.
@@ -37,15 +34,10 @@ pub enum Refusal {
     /// A container has devices already, and asks for another number.
     #[error("pod {pod} container {container} changed request for resource {resource} from {old} to {new}")]
     Changed {
-        /// The pod's UID.
         pod: String,
-        /// The container's name.
         container: String,
-        /// The resource's name.
         resource: String,
-        /// How many devices it has.
         old: usize,
-        /// How many it asks for.
         new: usize,
     },
 }
@@ -53,16 +45,11 @@ pub enum Refusal {
 /// The NUMA nodes of devices, by their IDs, as the plugin's `TopologyInfo` names them.
 pub type NumaNodes = BTreeMap<String, BTreeSet<i64>>;
 
-/// The devices of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
-    /// The pod's UID.
     pub pod: String,
-    /// The container's name.
     pub container: String,
-    /// The resource's name.
     pub resource: String,
-    /// The devices' IDs.
     pub devices: BTreeSet<String>,
     /// Those whose plugin names NUMA nodes.
     pub nodes: NumaNodes,
@@ -73,15 +60,12 @@ pub struct Allocation {
 /// A resource and its plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Resource {
-    /// The name of the plugin's socket.
     pub endpoint: String,
     /// Whether no stream of the plugin's devices has ended since it registered. Without one no device is allocated.
     pub connected: bool,
     /// How many lists of devices the plugin that registered last has sent.
     pub lists: u64,
-    /// The IDs of devices that can be allocated.
     pub healthy: BTreeSet<String>,
-    /// The IDs of the others.
     pub unhealthy: BTreeSet<String>,
     /// The NUMA nodes of the healthy and of the unhealthy ones.
     pub nodes: NumaNodes,
@@ -92,18 +76,14 @@ pub struct Resource {
 /// What outlives a restart of kubelet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
-    /// The names of resources that plugins registered.
     pub resources: BTreeSet<String>,
-    /// All allocations.
     pub allocations: Vec<Allocation>,
 }
 
 /// A container at the admission of its pod.
 #[derive(Debug, Clone, Copy)]
 pub struct Container<'a> {
-    /// The pod's UID.
     pub pod: &'a str,
-    /// The container's name.
     pub name: &'a str,
 }
 
@@ -116,14 +96,11 @@ pub enum Choice {
     Devices(BTreeSet<String>),
 }
 
-/// All resources and allocations.
 #[derive(Debug, Default, Serialize)]
 pub struct Manager {
     /// How many registrations were accepted since the start.
     pub registrations: u64,
-    /// By name.
     pub resources: BTreeMap<String, Resource>,
-    /// In the order in which they were made.
     pub allocations: Vec<Allocation>,
 }
 
@@ -138,7 +115,6 @@ impl Manager {
         }
     }
 
-    /// What is to be kept.
     pub fn saved(&self) -> Saved {
         Saved {
             resources: self.resources.keys().cloned().collect(),
@@ -182,10 +158,6 @@ impl Manager {
 
     /// Which devices a container would get. As kubelet 1.36: a container that has devices and does not run, as after a reboot of the node,
     /// is admitted only once the plugin has registered, and while its devices are healthy.
-    ///
-    /// # Errors
-    ///
-    /// See [`Refusal`].
     pub fn choose(&self, container: Container<'_>, resource: &str, count: usize) -> Result<Choice, Refusal> {
         let of_container =
             |one: &&Allocation| one.pod == container.pod && one.container == container.name && one.resource == resource;
@@ -242,7 +214,6 @@ impl Manager {
         self.allocations.push(allocation);
     }
 
-    /// The pod has ended.
     pub fn free(&mut self, pod: &str) {
         self.allocations.retain(|one| one.pod != pod);
     }
@@ -305,35 +276,6 @@ mod tests {
             answer: Answer::default(),
         });
         Ok(devices)
-    }
-
-    #[test]
-    fn each_container_gets_a_device_of_its_own_until_none_is_left() {
-        let (mut manager, _) = with_two();
-        assert_eq!(give(&mut manager, "a"), Ok(set(&["vm-0"])));
-        assert_eq!(give(&mut manager, "b"), Ok(set(&["vm-1"])));
-        let refusal = give(&mut manager, "c").unwrap_err();
-        assert_eq!(
-            refusal.to_string(),
-            "requested number of devices unavailable for stelia.io/vm. Requested: 1, Available: 0"
-        );
-        manager.free("a");
-        assert_eq!(give(&mut manager, "c"), Ok(set(&["vm-0"])));
-    }
-
-    #[test]
-    fn a_container_that_starts_once_more_has_what_it_had() {
-        let (mut manager, _) = with_two();
-        give(&mut manager, "a").unwrap();
-        assert_eq!(
-            manager.choose(instance("a"), VM, 1),
-            Ok(Choice::Allocated(Answer::default()))
-        );
-        let refusal = manager.choose(instance("a"), VM, 2).unwrap_err();
-        assert!(
-            matches!(refusal, Refusal::Changed { old: 1, new: 2, .. }),
-            "{refusal:?}"
-        );
     }
 
     #[test]

@@ -22,9 +22,7 @@ use crate::folder;
 /// A device: `ID=NODE:PATH,PATH…`, the device nodes of which its container gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offered {
-    /// Its ID.
     pub id: String,
-    /// Its NUMA node.
     pub node: i64,
     /// The paths of its device nodes, in the node and in the container.
     pub paths: Vec<String>,
@@ -49,10 +47,6 @@ impl FromStr for Offered {
 }
 
 /// Registers `resource` and offers these devices until accepting fails.
-///
-/// # Errors
-///
-/// What the kernel or kubelet refused.
 pub async fn offer(folder: &Path, resource: &str, devices: Vec<Offered>) -> anyhow::Result<()> {
     let endpoint = format!("{}.sock", resource.replace('/', "_"));
     let socket = folder.join(&endpoint);

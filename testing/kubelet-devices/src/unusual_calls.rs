@@ -10,10 +10,6 @@ use crate::answer::Answer;
 use crate::kubelet::in_go;
 
 /// `Allocate` for containers with these devices.
-///
-/// # Errors
-///
-/// The plugin's refusal.
 pub async fn allocate(socket: &Path, containers: &[Vec<String>]) -> anyhow::Result<Vec<Answer>> {
     let mut client = Channel::connect(socket).await?.plugin();
     let requests = containers.iter().map(|ids| ContainerAllocateRequest {
@@ -34,11 +30,8 @@ pub async fn allocate(socket: &Path, containers: &[Vec<String>]) -> anyhow::Resu
 /// Connections with streams that nobody reads. Answers how many streams and connections there are, and what ends them when it
 /// is dropped.
 pub struct Unread {
-    /// Connections that the plugin accepted.
     pub connections: usize,
-    /// Streams that the plugin began.
     pub streams: usize,
-    /// The last refusal.
     pub refusal: Option<String>,
     /// Dropped, they end.
     _held: Vec<Box<dyn Send>>,
@@ -86,10 +79,6 @@ pub async fn open(socket: &Path, connections: usize, streams: usize) -> Unread {
 const STREAM_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// A request to allocate with an ID of so many bytes.
-///
-/// # Errors
-///
-/// The plugin's refusal, which is expected.
 pub async fn long_id(socket: &Path, bytes: usize) -> anyhow::Result<()> {
     let answers = allocate(socket, &[vec!["x".repeat(bytes)]]).await;
     answers.map(drop).context("Allocate")

@@ -49,10 +49,6 @@ impl Cgroups for WithFailpoint<dyn Cgroups> {
         self.0.children(cgroup)
     }
 
-    fn some_children(&self, cgroup: &CgroupPath, most: usize) -> Result<Vec<String>, CgroupError> {
-        self.0.some_children(cgroup, most)
-    }
-
     fn read(&self, cgroup: &CgroupPath, file: File) -> Result<String, CgroupError> {
         self.0.read(cgroup, file)
     }
@@ -76,10 +72,6 @@ impl Cgroups for WithFailpoint<dyn Cgroups> {
 
     fn attributes(&self, cgroup: &CgroupPath) -> Result<BTreeMap<String, String>, CgroupError> {
         self.0.attributes(cgroup)
-    }
-
-    fn attribute(&self, cgroup: &CgroupPath, name: &str) -> Result<Option<String>, CgroupError> {
-        self.0.attribute(cgroup, name)
     }
 
     fn set_attribute(&self, cgroup: &CgroupPath, name: &str, value: &str) -> Result<(), CgroupError> {

@@ -36,11 +36,12 @@
 //!     "#,
 //! )?;
 //! assert_eq!(scenario.pods.len(), 1);
-//! # Ok::<(), stelia_simulator::scenario::ScenarioError>(())
+//! # Ok::<(), anyhow::Error>(())
 //! ```
 
 use std::path::Path;
 
+use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 use stelia_cpus::{CpuSet, MAX_CPUS};
 use stelia_kernel::cgroup::{CgroupPath, File, Limits};
@@ -91,115 +92,74 @@ pub struct Meddle {
     pub value: String,
 }
 
-/// Why a scenario cannot be played.
-#[derive(Debug, thiserror::Error)]
-pub enum ScenarioError {
-    /// The file is not TOML, or has a key that does not exist.
-    #[error("{0}")]
-    Syntax(Box<toml::de::Error>),
-    /// A value is out of range or does not parse.
-    #[error("{what} = {value:?}: {cause}")]
-    Value {
-        what: &'static str,
-        value: String,
-        cause: String,
-    },
-    /// The model's directory cannot be written, or the model's kernel refused an operation.
-    #[error("{what}: {cause}")]
-    Play { what: String, cause: std::io::Error },
-}
-
-fn value<E: ToString>(what: &'static str, value: &str) -> impl FnOnce(E) -> ScenarioError {
-    let value = value.to_owned();
-    move |cause| ScenarioError::Value {
-        what,
-        value,
-        cause: cause.to_string(),
-    }
-}
-
-fn play(what: &str) -> impl FnOnce(std::io::Error) -> ScenarioError + '_ {
-    move |cause| ScenarioError::Play {
-        what: what.to_owned(),
-        cause,
-    }
-}
-
 impl Scenario {
-    pub fn parse(text: &str) -> Result<Self, ScenarioError> {
-        toml::from_str(text).map_err(|cause| ScenarioError::Syntax(Box::new(cause)))
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        Ok(toml::from_str(text)?)
     }
 
     /// The booted node, with kubelet's first file in `directory/kubelet`.
-    pub fn node(&self, directory: &Path) -> Result<(Model, Checkpoint), ScenarioError> {
+    pub fn node(&self, directory: &Path) -> anyhow::Result<(Model, Checkpoint)> {
         let kernel = match self.host.kernel.as_deref() {
             None | Some("6.12") => Kernel::V6_12,
             Some("6.1") => Kernel::V6_1,
-            Some(other) => return Err(value("kernel", other)("6.12 and 6.1 are known")),
+            Some(other) => bail!("kernel = {other:?}: 6.12 and 6.1 are known"),
         };
+        let Host {
+            sockets,
+            cores,
+            threads,
+            ..
+        } = self.host;
         for (what, number, most) in [
-            ("sockets", self.host.sockets, 128),
-            ("cores", self.host.cores, MAX_CPUS),
-            ("threads", self.host.threads, 128),
+            ("sockets", sockets, 128),
+            ("cores", cores, MAX_CPUS),
+            ("threads", threads, 128),
         ] {
-            if !(1..=most).contains(&number) {
-                return Err(value(what, &number.to_string())(format!("1 to {most}")));
-            }
+            ensure!((1..=most).contains(&number), "{what} = {number}: 1 to {most}");
         }
-        let cpus = [self.host.cores, self.host.threads]
-            .iter()
-            .try_fold(self.host.sockets, |all, more| all.checked_mul(*more));
-        if cpus.is_none_or(|cpus| cpus > MAX_CPUS) {
-            let product = format!("{} * {} * {}", self.host.sockets, self.host.cores, self.host.threads);
-            return Err(value("sockets * cores * threads", &product)(format!(
-                "at most {MAX_CPUS} CPUs"
-            )));
-        }
-        let topology = topology(self.host.sockets, self.host.cores, self.host.threads);
-        let model = Model::node(&topology, directory, kernel).map_err(play("make the node"))?;
-        let checkpoint =
-            Checkpoint::create(&directory.join("kubelet"), &topology.online()).map_err(play("write kubelet's file"))?;
-        Ok((model, checkpoint))
+        let cpus = sockets.checked_mul(cores).and_then(|cpus| cpus.checked_mul(threads));
+        ensure!(
+            cpus.is_some_and(|cpus| cpus <= MAX_CPUS),
+            "sockets * cores * threads = {sockets} * {cores} * {threads}: at most {MAX_CPUS} CPUs"
+        );
+        let topology = topology(sockets, cores, threads);
+        let model = Model::node(&topology, directory, kernel).context("make the node")?;
+        let checkpoint = Checkpoint::create(&directory.join("kubelet"), &topology.online());
+        Ok((model, checkpoint.context("write kubelet's file")?))
     }
 }
 
 impl PodSpec {
     /// kubelet admits the pod, containerd starts it.
-    pub fn start(&self, model: &Model, checkpoint: &mut Checkpoint) -> Result<Pod, ScenarioError> {
-        let uid = PodUid::parse(&self.uid).map_err(value("uid", &self.uid))?;
-        let cpus: CpuSet = self.cpus.parse().map_err(value("cpus", &self.cpus))?;
-        if cpus.is_empty() || !cpus.is_subset(checkpoint.default_cpus()) {
-            return Err(value("cpus", &self.cpus)("not all of them are in the shared pool"));
-        }
-        checkpoint
-            .admit(&uid, "vm", &cpus)
-            .map_err(play("write kubelet's file"))?;
-        let name = self.name.as_deref().map(|name| {
-            let parts = name
-                .split_once('/')
-                .and_then(|(namespace, name)| PodName::new(namespace, name));
-            parts
-                .ok_or("not the namespace and the name of a pod")
-                .map_err(value("name", name))
-        });
-        let name = name.transpose()?;
-        let pod = model
-            .add_pod(&uid, &cpus, &Limits::default())
-            .map_err(play("start the pod"))?;
+    pub fn start(&self, model: &Model, checkpoint: &mut Checkpoint) -> anyhow::Result<Pod> {
+        let Self { uid, name, cpus, .. } = self;
+        let uid = PodUid::parse(uid).with_context(|| format!("uid = {uid:?}"))?;
+        let own: CpuSet = cpus.parse().with_context(|| format!("cpus = {cpus:?}"))?;
+        ensure!(
+            !own.is_empty() && own.is_subset(checkpoint.default_cpus()),
+            "cpus = {cpus:?}: not all of them are in the shared pool"
+        );
+        checkpoint.admit(&uid, "vm", &own).context("write kubelet's file")?;
+        let named = |name: &String| {
+            let parts = name.split_once('/');
+            let pod = parts.and_then(|(namespace, name)| PodName::new(namespace, name));
+            pod.with_context(|| format!("name = {name:?}: not the namespace and the name of a pod"))
+        };
+        let name = name.as_ref().map(named).transpose()?;
+        let pod = model.add_pod(&uid, &own, &Limits::default()).context("start the pod")?;
         if let Some(name) = name {
             model
                 .name_pod(&pod, &name)
-                .map_err(play("write the runtime's configuration"))?;
+                .context("write the runtime's configuration")?;
         }
         Ok(pod)
     }
 }
 
 impl Meddle {
-    pub fn act(&self, model: &Model) -> Result<(), ScenarioError> {
-        let cgroup = CgroupPath::parse(&self.cgroup)
-            .ok_or("not a cgroup path")
-            .map_err(value("cgroup", &self.cgroup))?;
+    pub fn act(&self, model: &Model) -> anyhow::Result<()> {
+        let Self { cgroup, file, value } = self;
+        let at = CgroupPath::parse(cgroup).with_context(|| format!("cgroup = {cgroup:?}: not a cgroup path"))?;
         let known = [
             File::Procs,
             File::Threads,
@@ -208,13 +168,11 @@ impl Meddle {
             File::Partition,
             File::CpuMax,
         ];
-        let file = known.into_iter().find(|file| file.name() == self.file);
-        let file = file
-            .ok_or("not a file that a scenario can write")
-            .map_err(value("file", &self.file))?;
+        let known = known.into_iter().find(|known| known.name() == file);
+        let known = known.with_context(|| format!("file = {file:?}: not a file that a scenario can write"))?;
         model
-            .meddle(&cgroup, file, &self.value)
-            .map_err(play(&format!("write {}/{}", self.cgroup, self.file)))
+            .meddle(&at, known, value)
+            .with_context(|| format!("write {cgroup}/{file}"))
     }
 }
 
@@ -254,7 +212,7 @@ mod tests {
                 "/none",
             ),
         ] {
-            let error = node(&text).unwrap_err().to_string();
+            let error = format!("{:#}", node(&text).unwrap_err());
             assert!(error.contains(says), "{error}");
         }
     }

@@ -222,7 +222,8 @@ impl Cgroups for Model {
     fn read(&self, cgroup: &CgroupPath, file: File) -> Result<String, CgroupError> {
         let what = || format!("read {}", Place(cgroup, file.name()));
         let read = self.ask(Call::Read, what).read_file(cgroup, file);
-        read.map_err(|cause| failed(what())(cause))
+        let read = read.map_err(|cause| failed(what())(cause))?;
+        Ok(self.as_told(cgroup, file, read))
     }
 
     fn write(&self, cgroup: &CgroupPath, file: File, value: &str) -> Result<(), CgroupError> {

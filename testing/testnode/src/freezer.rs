@@ -165,9 +165,7 @@ impl Model {
 
 #[cfg(test)]
 mod tests {
-    use stelia_cpus::CpuSet;
-    use stelia_kernel::cgroup::{Cgroups, File, Limits};
-    use stelia_kubelet::PodUid;
+    use stelia_kernel::cgroup::{Cgroups, File};
 
     use super::super::{Kernel, topology};
     use super::*;
@@ -224,50 +222,5 @@ mod tests {
         assert_eq!(mirrored(), "populated 0\nfrozen 1\n");
         model.remove(&instance).unwrap();
         assert!(!file.exists());
-    }
-
-    #[test]
-    fn a_listed_pid_of_a_fork_chain_is_gone_when_it_is_moved_until_it_is_frozen() {
-        let (model, _directory) = node();
-        let uid = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
-        let pod = model.add_pod(&uid, &CpuSet::below(2), &Limits::default()).unwrap();
-        let instance = instance(&model);
-        let cgroups = model.system().cgroups;
-        let chain = model.start_fork_chain(pod.other, 1).unwrap();
-        let list = || cgroups.read(&pod.origin, File::Procs).unwrap();
-        let last = || list().lines().last().unwrap().to_owned();
-        for _ in 0..3 {
-            let listed = last();
-            let missed = cgroups.write(&instance, File::Procs, &listed).unwrap_err();
-            assert!(missed.is_gone(), "{missed}");
-            assert_eq!(list().lines().count(), 3, "another one is there");
-        }
-        cgroups.write(&pod.origin, File::Freeze, "1").unwrap();
-        let listed = last();
-        assert_eq!(model.chain_task(chain), listed.parse().ok());
-        cgroups.write(&instance, File::Procs, &listed).unwrap();
-        assert_eq!(list().lines().count(), 2);
-        // There it runs, and goes on.
-        cgroups.write(&pod.origin, File::Freeze, "0").unwrap();
-        assert_ne!(model.chain_task(chain), listed.parse().ok());
-        assert!(model.start_fork_chain(pod.init, 1).is_err(), "all would end with it");
-    }
-
-    #[test]
-    fn a_thread_chain_stays_in_its_process() {
-        let (model, _directory) = node();
-        let pid = model.spawn(1, "task").unwrap();
-        let thread = model.spawn_thread(pid, "thread").unwrap();
-        assert!(model.start_thread_chain(pid, 1).is_err());
-        let chain = model.start_thread_chain(thread, 2).unwrap();
-        let system = model.system();
-        system.procs.set_affinity(pid, Some(1)).unwrap();
-        assert_eq!(model.chain_task(chain), Some(thread), "at every second change");
-        system.procs.set_affinity(pid, None).unwrap();
-        let next = model.chain_task(chain).unwrap();
-        assert_ne!(next, thread);
-        assert_eq!(system.procs.process(next).unwrap(), pid);
-        model.end(pid).unwrap();
-        assert_eq!(model.chain_task(chain), None);
     }
 }

@@ -34,6 +34,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nix::errno::Errno;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kernel::cgroup::CgroupPath;
+use stelia_kubelet::PodUid;
 use tokio::sync::watch;
 
 pub use counts::{Counts, Touched};
@@ -74,6 +75,8 @@ pub struct Model {
     state: Arc<Mutex<State>>,
     /// The daemon that calls through this clone; `None` for the test itself.
     daemon: Option<u32>,
+    /// The tenant who wrote what it likes into its files: [`Model::as_told_by`].
+    told_by: Option<PodUid>,
     /// Whether systemd currently answers no calls.
     hanging: Arc<watch::Sender<bool>>,
 }

@@ -126,6 +126,7 @@ impl Model {
         Ok(Self {
             state: Arc::new(Mutex::new(state)),
             daemon: None,
+            told_by: None,
             hanging: Arc::new(watch::Sender::new(false)),
         })
     }

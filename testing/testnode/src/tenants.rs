@@ -1,13 +1,12 @@
 //! Who may write a cgroup's files besides root: the tenant of a container that owns its cgroup, has it mounted writable, or may mount cgroups
 //! itself (`cgroup-v2.rst`, "Model of Delegation" and "Namespace"). The model counts every tenant among these.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
 use nix::errno::Errno;
 use stelia_kernel::System;
-use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File};
+use stelia_kernel::cgroup::{CgroupPath, File};
 use stelia_kubelet::{ContainerCgroup, PodUid};
 
 use super::Model;
@@ -48,76 +47,34 @@ impl Model {
         }
     }
 
-    /// The system as it would be read if this tenant had written what it likes into all of its files.
+    /// The system of the daemon that runs, as it would be read if this tenant had written what it likes into all of its files.
     pub fn as_told_by(&self, tenant: &PodUid, system: &System) -> System {
+        let daemon = Some(self.lock().daemon);
+        let told_by = Some(tenant.clone());
         System {
-            cgroups: Arc::new(TenantView {
-                cgroups: system.cgroups.clone(),
-                model: self.clone(),
-                tenant: tenant.clone(),
+            cgroups: Arc::new(Self {
+                daemon,
+                told_by,
+                ..self.clone()
             }),
             ..system.clone()
         }
     }
-}
 
-struct TenantView {
-    cgroups: Arc<dyn Cgroups>,
-    model: Model,
-    tenant: PodUid,
-}
-
-impl Cgroups for TenantView {
-    fn exists(&self, cgroup: &CgroupPath) -> bool {
-        self.cgroups.exists(cgroup)
-    }
-
-    fn children(&self, cgroup: &CgroupPath) -> Result<Vec<String>, CgroupError> {
-        self.cgroups.children(cgroup)
-    }
-
-    fn read(&self, cgroup: &CgroupPath, file: File) -> Result<String, CgroupError> {
-        let truth = self.cgroups.read(cgroup, file)?;
-        if tenant_of(cgroup, file).as_ref() != Some(&self.tenant) {
-            return Ok(truth);
+    /// What a file says that has this text, where a tenant may have written it.
+    pub(super) fn as_told(&self, cgroup: &CgroupPath, file: File, truth: String) -> String {
+        if self.told_by.is_none() || tenant_of(cgroup, file) != self.told_by {
+            return truth;
         }
-        Ok(match file {
-            File::Cpus | File::CpusExclusive => self.model.cpus().to_string(),
-            File::Mems => self.model.memory_nodes().to_string(),
+        match file {
+            File::Cpus | File::CpusExclusive => self.cpus().to_string(),
+            File::Mems => self.memory_nodes().to_string(),
             File::MaxDescendants | File::CpuMax | File::PidsMax | File::MemoryMax | File::MemoryHigh => {
                 "max".to_owned()
             }
             File::MemoryMin | File::MemoryLow => (1u64 << 40).to_string(),
             File::CpuWeight => "10000".to_owned(),
             _ => truth,
-        })
-    }
-
-    fn write(&self, cgroup: &CgroupPath, file: File, value: &str) -> Result<(), CgroupError> {
-        self.cgroups.write(cgroup, file, value)
-    }
-
-    fn create(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
-        self.cgroups.create(cgroup)
-    }
-
-    fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
-        self.cgroups.remove(cgroup)
-    }
-
-    fn owner(&self, cgroup: &CgroupPath) -> Result<u32, CgroupError> {
-        self.cgroups.owner(cgroup)
-    }
-
-    fn attributes(&self, cgroup: &CgroupPath) -> Result<BTreeMap<String, String>, CgroupError> {
-        self.cgroups.attributes(cgroup)
-    }
-
-    fn set_attribute(&self, cgroup: &CgroupPath, name: &str, value: &str) -> Result<(), CgroupError> {
-        self.cgroups.set_attribute(cgroup, name, value)
-    }
-
-    fn remove_attribute(&self, cgroup: &CgroupPath, name: &str) -> Result<(), CgroupError> {
-        self.cgroups.remove_attribute(cgroup, name)
+        }
     }
 }

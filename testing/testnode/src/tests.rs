@@ -1,25 +1,17 @@
 use std::os::fd::AsFd;
 
 use stelia_cpus::Topology;
-use stelia_kernel::cgroup::{Cgroups, File, KernelCgroups, Limits};
+use stelia_kernel::cgroup::{Cgroups, File, KernelCgroups};
 use stelia_kernel::proc::Procs;
-use stelia_kernel::systemd::{Devices, Listening, Systemd};
-use stelia_kubelet::PodUid;
 
 use super::conformance::{self, Expect};
 use super::*;
-
-const UID: &str = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
 
 /// Two sockets of two cores of two threads: CPUs 0-7.
 fn node(kernel: Kernel) -> (Model, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let model = Model::node(&topology(2, 2, 2), directory.path(), kernel).unwrap();
     (model, directory)
-}
-
-fn uid() -> PodUid {
-    PodUid::parse(UID).unwrap()
 }
 
 fn cpus(text: &str) -> CpuSet {
@@ -155,39 +147,6 @@ fn affinity_must_meet_the_cpuset_and_outlives_its_changes_on_newer_kernels_only(
 }
 
 #[test]
-fn the_first_process_takes_its_namespace_along_wherever_the_others_are() {
-    let (model, _directory) = node(Kernel::V6_12);
-    let pod = model.add_pod(&uid(), &cpus("2-3"), &Limits::default()).unwrap();
-    assert_eq!(model.numbers(pod.init).unwrap(), [pod.init, 1]);
-    assert_eq!(model.numbers(pod.anchor).unwrap(), [pod.anchor, 2]);
-    let qemu = model.add_qemu(pod.init, 2).unwrap();
-    model
-        .meddle(
-            &path("/system.slice/kubelet.service"),
-            File::Procs,
-            &qemu.pid.to_string(),
-        )
-        .unwrap();
-    model.kill_pod(&pod).unwrap();
-    assert!(model.identify(qemu.vcpus[1]).unwrap_err().is_gone());
-    assert!(!model.exists(&pod.origin) && !model.exists(&pod.origin.parent().unwrap()));
-}
-
-#[tokio::test]
-async fn a_pidfd_is_readable_once_its_process_has_ended() {
-    let (model, _directory) = node(Kernel::V6_12);
-    let pid = model.spawn(1, "task").unwrap();
-    let end = tokio::spawn(stelia_kernel::proc::ended(model.open_pidfd(pid).unwrap()).unwrap());
-    let another = model.spawn(1, "task").unwrap();
-    model.end(another).unwrap();
-    tokio::task::yield_now().await;
-    assert!(!end.is_finished());
-    model.end(pid).unwrap();
-    end.await.unwrap().unwrap();
-    assert!(model.open_pidfd(pid).unwrap_err().is_gone());
-}
-
-#[test]
 fn a_pidfd_names_its_process_until_it_ends_and_never_a_later_one_of_the_same_number() {
     let (model, directory) = node(Kernel::V6_12);
     let pid = model.spawn(1, "task").unwrap();
@@ -201,60 +160,4 @@ fn a_pidfd_names_its_process_until_it_ends_and_never_a_later_one_of_the_same_num
     model.next_id(pid);
     assert_eq!(model.spawn(1, "task").unwrap(), pid);
     assert!(model.pid_of_pidfd(fd.as_fd()).unwrap_err().is_gone());
-}
-
-#[test]
-fn a_pods_limit_of_tasks_counts_all_of_them() {
-    let (model, _directory) = node(Kernel::V6_12);
-    let pod = model.add_pod(&uid(), &cpus("2-3"), &Limits::default()).unwrap();
-    let slice = pod.origin.parent().unwrap();
-    model.write(&slice, File::PidsMax, "4").unwrap();
-    model.spawn(pod.init, "fourth").unwrap();
-    let fifth = model.spawn_thread(pod.other, "fifth").unwrap_err();
-    assert_eq!(fifth.raw_os_error(), Some(nix::libc::EAGAIN));
-}
-
-#[tokio::test]
-async fn a_scope_lives_as_long_as_something_runs_in_it() {
-    let (model, _directory) = node(Kernel::V6_12);
-    model.set_scope_removal(ScopeRemoval::OnCall);
-    let unit = uid().scope();
-    let limits = Limits {
-        pids_max: Some(9),
-        ..Limits::default()
-    };
-    let devices = Devices::default();
-    let start = |pid| model.start_scope(Listening::default(), &unit, "", pid, &limits, &devices);
-    let gone = start(9999).await.unwrap_err();
-    assert!(gone.to_string().contains("gone"), "{gone}");
-    let pid = model.spawn(1, "task").unwrap();
-    start(pid as u32).await.unwrap();
-    let again = start(pid as u32).await.unwrap_err();
-    assert!(again.to_string().contains("already loaded"), "{again}");
-    let scope = CgroupPath::slice().child(&unit);
-    assert_eq!(model.cgroup(pid).unwrap(), scope);
-    assert_eq!(model.read(&scope, File::PidsMax).unwrap(), "9");
-    assert_eq!(model.unit_limits(&unit).unwrap(), limits);
-    model.create(&scope.child("instance")).unwrap();
-    model.end(pid).unwrap();
-    assert!(model.exists(&scope), "systemd has not looked yet");
-    model.settle();
-    assert!(!model.exists(&scope) && model.unit_limits(&unit).is_none());
-}
-
-#[test]
-fn a_daemon_that_is_cut_off_changes_nothing_more_and_the_next_one_does() {
-    let (model, _directory) = node(Kernel::V6_12);
-    let first = model.system().cgroups;
-    model.cut_after(1);
-    first.create(&path("/x")).unwrap();
-    assert!(!model.is_cut());
-    let cut = first.create(&path("/y")).unwrap_err();
-    assert_eq!(cut.cause.raw_os_error(), Some(nix::libc::EIO));
-    assert!(model.is_cut() && first.exists(&path("/x")) && !model.exists(&path("/y")));
-    let second = model.system().cgroups;
-    assert!(!model.is_cut());
-    second.create(&path("/y")).unwrap();
-    assert!(first.create(&path("/z")).is_err());
-    assert_eq!(model.changes(), 2);
 }

@@ -161,20 +161,3 @@ pub fn errors() -> String {
     let error = |kind: ErrorKind| format!(".TP\n\\fB{}\\fR\n{}", kind.name(), flowing(kind.says()));
     ErrorKind::ALL.map(error).concat()
 }
-
-#[test]
-fn every_member_of_the_contract_is_found() {
-    let manager = members(FILES[0]);
-    let of = |kind: &str| manager.iter().filter(|member| member.kind == kind).count();
-    assert_eq!(
-        (of("interface"), of("method"), of("signal")),
-        (2, FILES[0].matches("<method ").count(), 7)
-    );
-    let register = manager.iter().find(|member| member.name == "RegisterInstance").unwrap();
-    assert_eq!(register.args.len(), 5);
-    let (text, args) = described(register);
-    assert!(
-        text.starts_with("moves the caller's container") && args.len() == 5,
-        "{text} {args:?}"
-    );
-}

@@ -32,11 +32,10 @@ fn the_man_page_of_the_runner_says_what_help_says() {
 #[test]
 fn the_man_page_of_steliactl_says_what_help_says() {
     let command = command::shown(steliactl::cli::Cli::command());
-    let groups = GROUPS;
     let parts = [
         ("options", short::common(&command)),
         ("selection", short::selection(command.find_subcommand("list").unwrap())),
-        ("commands", short::grouped(&command, &groups)),
+        ("commands", short::grouped(&command, &GROUPS)),
         ("exit codes", command::section(&command, "Exit codes")),
     ];
     hold("steliactl.1", &parts);
@@ -58,12 +57,7 @@ fn the_man_pages_of_programs_without_commands_have_their_command_lines() {
 
 #[test]
 fn the_man_page_of_the_configuration_has_every_setting() {
-    let parts = [
-        ("settings", settings::part()),
-        ("class", settings::class()),
-        ("rule", settings::rule()),
-    ];
-    hold("steliad.toml.5", &parts);
+    hold("steliad.toml.5", &settings::parts());
 }
 
 #[test]

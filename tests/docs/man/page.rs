@@ -50,9 +50,3 @@ fn filled(page: &str, name: &str, text: &str) -> String {
         .unwrap_or_else(|| panic!("part {name:?} has no end"));
     format!("{before}{begin}{text}{END}{after}")
 }
-
-#[test]
-fn a_made_part_is_replaced_and_the_rest_of_the_page_stays() {
-    let page = format!("a\n{PART}x\nold\n{END}b\n");
-    assert_eq!(filled(&page, "x", "new\n"), format!("a\n{PART}x\nnew\n{END}b\n"));
-}

@@ -34,9 +34,3 @@ pub fn paragraphs(text: &str) -> String {
     }
     page
 }
-
-#[test]
-fn text_that_begins_like_a_request_is_text() {
-    assert_eq!(escaped(".x-y"), "\\&.x\\-y");
-    assert_eq!(paragraphs("a\n  b\n\nc"), "a\n.nf\n  b\n.fi\n.PP\nc\n");
-}

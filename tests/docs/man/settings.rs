@@ -10,41 +10,20 @@ const CLASS: &str = "\n#[cache-class.gold]\n";
 /// Where the keys of a rule of adoption begin, behind those of a class.
 const RULE: &str = "\n#[[adopt]]\n";
 
-/// Each setting with its default and what it does.
-pub fn part() -> String {
-    let (settings, _) = FILE.split_once(CLASS).unwrap();
-    let settings: Vec<String> = settings.split("\n\n").filter_map(setting).collect();
-    assert!(
-        settings.len() >= 7,
-        "only {} settings in the shipped file",
-        settings.len()
-    );
-    settings.concat()
-}
-
-/// Each key of a cache class, with an example and what it does.
-pub fn class() -> String {
-    let (before, _) = FILE.split_once(RULE).unwrap();
-    let (_, keys) = before.split_once(CLASS).unwrap();
-    let keys: Vec<String> = keys.split("\n\n").filter_map(setting).collect();
-    assert!(
-        keys.len() >= 2,
-        "only {} keys of a cache class in the shipped file",
-        keys.len()
-    );
-    keys.concat()
-}
-
-/// Each key of a rule of adoption, with the value of the ready-made one that is shown and what it does.
-pub fn rule() -> String {
-    let (_, keys) = FILE.split_once(RULE).unwrap();
-    let keys: Vec<String> = keys.split("\n\n").filter_map(setting).collect();
-    assert!(
-        keys.len() >= 9,
-        "only {} keys of a rule in the shipped file",
-        keys.len()
-    );
-    keys.concat()
+/// The settings with their defaults, the keys of a cache class with examples, and those of a rule of adoption with the values of the ready-made one
+/// that is shown: each with what it does.
+pub fn parts() -> [(&'static str, String); 3] {
+    let (before, rule) = FILE.split_once(RULE).unwrap();
+    let (settings, class) = before.split_once(CLASS).unwrap();
+    [("settings", settings, 7), ("class", class, 2), ("rule", rule, 9)].map(|(part, text, at_least)| {
+        let keys: Vec<String> = text.split("\n\n").filter_map(setting).collect();
+        assert!(
+            keys.len() >= at_least,
+            "{part}: only {} in the shipped file",
+            keys.len()
+        );
+        (part, keys.concat())
+    })
 }
 
 /// `# what it does`, one or more lines, then `#key = default`.

@@ -2,7 +2,7 @@
 
 use stelia_cpus::CpuSet;
 
-use super::{Sleeper, all_but, allocation, given, on_allocator, pool_of, shape, vm};
+use super::{all_but, allocation, given, on_allocator, pool_of, shape, vm};
 use crate::pinned::{UNITS, assert_contained, is_everybodys};
 use crate::support::*;
 

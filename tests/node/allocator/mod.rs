@@ -3,106 +3,47 @@
 //! The node's cores are the CPUs 0-1, 2-3 | 4-5, 6-7, its NUMA nodes 0-3 and 4-7.
 
 mod classes;
-mod evaluate;
-mod life;
-mod quota;
 mod rebind;
 mod resize;
-mod takeover;
 
 use std::collections::BTreeSet;
-use std::fs;
 
 use serde_json::Value;
 use stelia_cpus::CpuSet;
 
 use crate::support::*;
 
-const DROP_INS: &str = "/etc/stelia/steliad.toml.d";
-const DROP_IN: &str = "/etc/stelia/steliad.toml.d/80-allocator.toml";
-
-/// Run a test body while steliad chooses the CPUs. Who is still there from before comes first: `before` runs under kubelet's
-/// static policy.
-fn on_allocator_after<T>(settings: &str, before: impl FnOnce() -> T, body: impl FnOnce(T)) {
-    on_node_undoing(unconfigure, || {
-        let there = before();
-        configure(settings);
+/// Run a test body while steliad chooses the CPUs.
+fn on_allocator(settings: &str, body: impl FnOnce()) {
+    let undo = || {
+        run("kubelet-standin init");
+        unconfigure();
+    };
+    on_node_undoing(undo, || {
+        configure(&format!("cpu-source = \"steliad\"\n{settings}\n"));
         run("kubelet-standin init --policy none");
-        body(there);
+        body();
     });
 }
 
-fn on_allocator(settings: &str, body: impl FnOnce()) {
-    on_allocator_after(settings, || (), |()| body());
-}
-
-fn configure(settings: &str) {
-    fs::create_dir_all(DROP_INS).expect(DROP_INS);
-    put(DROP_IN, format!("cpu-source = \"steliad\"\n{settings}\n"));
-    run("systemctl reload steliad");
-}
-
-fn unconfigure() {
-    run("kubelet-standin init");
-    if fs::remove_file(DROP_IN).is_ok() {
-        run("systemctl reload steliad");
-    }
-}
-
-/// A container without a VM, that root registers over the system bus as often as wanted.
-struct Sleeper {
-    pod: Pod,
-    anchor: u32,
-}
-
+/// Root registers it over the system bus as often as wanted.
 impl Sleeper {
-    fn start(name: &str, options: &[&str]) -> Self {
-        let pod = Pod::start(name, options, &["sh", "-c", "sleep 100000 & wait; true"]);
-        let anchor = wait_until(&format!("the anchor of {name}"), || {
-            container_of(pod.pid).into_keys().find(|pid| *pid != pod.pid)
-        });
-        Self { pod, anchor }
-    }
-
     /// Register with options as words, `qos=LSE cpus=2`; answers the CPUs of its own.
-    fn ask(&self, words: &str) -> Result<CpuSet, Refusal> {
+    fn get(&self, words: &str) -> CpuSet {
         let bus = Bus::open();
         let path = bus.try_register(&self.pod.uid, "", options(Some(&pidfd(self.anchor)), words));
         let answer = path
             .and_then(|path| bus.block_on(async { instance_at(&bus.connection, &path).await.exclusive_cpus().await }));
-        answer
-            .map(|text| cpus(&text))
-            .map_err(|error| refusal::<()>(Err(error)))
-    }
-
-    /// The same, granted.
-    fn get(&self, words: &str) -> CpuSet {
-        self.ask(words).unwrap_or_else(|refusal| panic!("{words}: {refusal:?}"))
-    }
-
-    /// The same, not granted: nothing is changed.
-    fn assert_not_allocated(&self, words: &str, mentions: &str) {
-        let now = || (pools(), scopes(), self.pod.file("cgroup.procs"));
-        let before = now();
-        self.assert_refused(words, "NotAllocated", mentions);
-        assert_eq!(now(), before, "{words}");
-    }
-
-    fn assert_refused(&self, words: &str, name: &str, mentions: &str) {
-        assert_refused(&self.ask(words).expect_err(words), name, mentions);
+        cpus(&answer.unwrap_or_else(|error| panic!("{words}: {error}")))
     }
 
     fn give_back(&self) {
         self.pod.deregister();
     }
 
-    fn float(&self) -> CpuSet {
-        self.pod.float_cpus()
-    }
-
     fn wait_float(&self, expected: &CpuSet) {
         let what = format!("{} on {expected}", self.pod.name);
-        wait_until(&what, || self.float() == *expected);
+        wait_until(&what, || self.pod.float_cpus() == *expected);
         let mut others = self.pod.threads().others;
         others.retain(|thread| thread.tid != self.anchor);
         for thread in others {
@@ -141,20 +82,10 @@ fn allocation(pod: &Pod) -> Value {
     pod.described()["allocation"].clone()
 }
 
-fn pools() -> Value {
-    describe()["node"]["pools"].clone()
-}
-
 /// One of the pools.
 fn pool_of(name: &str) -> CpuSet {
-    let pools = pools();
+    let pools = describe()["node"]["pools"].clone();
     cpus(pools[name].as_str().unwrap_or_else(|| panic!("{name}: {pools}")))
-}
-
-fn wait_pool(name: &str, expected: &str) {
-    wait_until(&format!("pool {name} is {expected:?}"), || {
-        pool_of(name) == cpus(expected)
-    });
 }
 
 /// All CPUs but these.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use stelia_cpus::CpuSet;
 
-use super::{Sleeper, moved, nodes, on_allocator, steliactl, vm};
+use super::{moved, nodes, on_allocator, steliactl, vm};
 use crate::support::*;
 
 const CORES: &[&str] = &["--cpu-bind-policy", "FullPCPUs"];

@@ -7,12 +7,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use nix::sched::{CpuSet as Mask, sched_setaffinity};
-use nix::unistd::Pid;
 use zbus::proxy::CacheProperties;
 use zbus::{ObjectPath, OwnedObjectPath, Variant, proxy};
 
-use crate::scale::Sleeper;
 use crate::support::*;
 
 #[proxy(
@@ -172,7 +169,7 @@ impl Bare {
         }
         self.write(&vcpu.join("cpuset.cpus.partition"), kind());
         self.move_task(sleeper.pod.pid, &vcpu.join("cgroup.threads"));
-        pin(sleeper.pod.pid, exclusive.iter());
+        pin(sleeper.pod.pid, exclusive.iter()).expect("pinned");
         let took = started.elapsed();
         assert_eq!(read(vcpu.join("cpuset.cpus.partition")), kind());
         // The holder's end is not part of the comparison.
@@ -184,17 +181,11 @@ impl Bare {
         let inner = self.scope.join("instance");
         put(inner.join("vcpu/cpuset.cpus.partition"), "member");
         for pid in [sleeper.pod.pid, sleeper.floats] {
-            pin(pid, 0..128);
+            pin(pid, 0..128).expect("anywhere");
             put(sleeper.pod.origin().join("cgroup.procs"), pid.to_string());
         }
         wait_until("the scope is gone", || !self.scope.exists());
         // An empty text would not be written.
         put(self.slice.join("cpuset.cpus.exclusive"), "\n");
     }
-}
-
-fn pin(id: u32, to: impl Iterator<Item = u32>) {
-    let mut mask = Mask::new();
-    to.for_each(|cpu| mask.set(cpu as usize).expect("a CPU"));
-    sched_setaffinity(Pid::from_raw(id.cast_signed()), &mask).expect("sched_setaffinity");
 }

@@ -28,7 +28,7 @@ fn isolated(name: &str) -> Pod {
     let placed: Vec<u32> = recorded_pins(&pod).into_values().collect();
     assert_eq!(placed.len(), 2);
     assert_alone(&pod, &placed);
-    assert_eq!(device_plugin::show().of(&pod.uid).len(), 1);
+    assert_eq!(device_plugin::given(&pod.uid).len(), 1);
     pod
 }
 

@@ -136,7 +136,7 @@ fn apply_text(name: &str, text: &str) -> Pod {
     Pod::show(name)
 }
 
-/// The pod of an example, when its guest says these words. One that does not is told with what its vCPUs did, and started once more:
+/// The pod of an example, when its guest says these words. One that does not is started once more:
 /// once in 30 starts the first guest of a node stood in its BIOS, its vCPUs isolated, and QEMU said that it ran. The cause is not known.
 fn up(name: &str, words: &str) -> Pod {
     for _ in 0..2 {
@@ -149,24 +149,14 @@ fn up(name: &str, words: &str) -> Pod {
             }
             sleep(Duration::from_millis(50));
         }
-        println!("  {name} does not say {words:?}, {}\n{}", vcpus_do(&pod), pod.logs());
+        println!(
+            "  {name} does not say {words:?}, {:#?}\n{}",
+            pod.threads().vcpus,
+            pod.logs()
+        );
         pod.delete(0);
     }
     panic!("{name} does not say {words:?}");
-}
-
-/// Whether its vCPU threads run, and the last of what KVM did for them in a second.
-fn vcpus_do(pod: &Pod) -> String {
-    let tids: Vec<String> = pod.threads().vcpus.iter().map(|vcpu| vcpu.tid.to_string()).collect();
-    let look = "cd /sys/kernel/tracing
-        for t in $0 $@; do echo \"vCPU thread $t: $(grep State /proc/$t/status), $(cat /proc/$t/schedstat), $(cat /proc/$t/wchan)\"; done
-        echo 1 > events/kvm/enable; sleep 1; echo 0 > events/kvm/enable; tail -n 40 trace
-        for t in $0 $@; do echo \"vCPU thread $t: $(cat /proc/$t/schedstat)\"; done";
-    let words: Vec<&str> = ["sh", "-c", look]
-        .into_iter()
-        .chain(tids.iter().map(String::as_str))
-        .collect();
-    utf8(&output(&words).stdout)
 }
 
 /// The guest is up, isolated, and kubelet would call the pod ready.
@@ -227,7 +217,7 @@ fn assert_special(pod: &Pod) {
     // A device of the plugin's, or none.
     let container = manifest(&pod.name).spec.containers.remove(0);
     let asked = usize::from(container.resources.limits.contains_key(device_plugin::RESOURCE));
-    let devices = device_plugin::show().of(&pod.uid);
+    let devices = device_plugin::given(&pod.uid);
     assert_eq!(devices.len(), asked, "{devices:?}");
     match pod.name.as_str() {
         "vm" => assert_eq!(status("CapBnd:"), "0000000000000000"),

@@ -9,9 +9,6 @@ use super::intruder::{Intruder, TIMES};
 use super::intrusions_told;
 use crate::support::*;
 
-const RULE: &str =
-    "audit-interval-s = 3600\n[[adopt]]\nname = \"databases\"\nkind = \"container\"\npods = [\"ledger-*\"]\n";
-
 /// Whether the journal says of this pod that something else ran on its CPUs.
 fn told(pod: &Pod) -> bool {
     intrusions_told().contains(&pod.name)
@@ -27,8 +24,8 @@ fn assert_nobody_booked(pod: &Pod, what: &str) {
 
 #[test]
 fn a_steady_service_is_alone_and_a_task_that_is_moved_into_it_hides_nobody() {
-    configured(RULE, || {
-        let pod = Pod::start("ledger-steady", &["--cpus", "2"], &["sh", "-c", SERVICE]);
+    configured(DATABASES, || {
+        let pod = Pod::start("database-steady", &["--cpus", "2"], &["sh", "-c", SERVICE]);
         until_partition(&pod, "after its start");
         wait_booked(&pod);
         assert!(account(&pod).is_container);
@@ -78,8 +75,8 @@ fn a_steady_service_is_alone_and_a_task_that_is_moved_into_it_hides_nobody() {
 
 #[test]
 fn who_runs_beside_a_contained_container_is_booked() {
-    configured(&format!("partition = \"member\"\n{RULE}"), || {
-        let pod = Pod::start("ledger-pinned", &["--cpus", "2"], &["sleep", "100000"]);
+    configured(&format!("partition = \"member\"\n{DATABASES}"), || {
+        let pod = Pod::start("database-pinned", &["--cpus", "2"], &["sleep", "100000"]);
         pod.wait_state("pinned");
         wait_booked(&pod);
         let cpu = first_of(&pod.exclusive());

@@ -62,9 +62,9 @@ impl Intruder {
 
 /// Its children are in the same cgroup, on the same CPU.
 fn start(name: &str) -> Child {
-    let script = format!("printf {name} > /proc/self/comm; read go; for n in $(seq {TIMES}); do sleep 0.01; done");
+    let script = format!("printf %s \"$0\" > /proc/self/comm; read go; for n in $(seq {TIMES}); do sleep 0.01; done");
     let mut bash = Command::new("bash");
-    let child = bash.args(["-c", &script]).stdin(Stdio::piped()).spawn();
+    let child = bash.args(["-c", &script, name]).stdin(Stdio::piped()).spawn();
     let child = child.expect("bash");
     // What it runs before it waits for the line is no intrusion, and a slow node would count that too.
     let waiting = format!("{} ({name}) S ", child.id());

@@ -3,7 +3,7 @@
 
 mod accounts;
 mod container;
-mod intruder;
+pub mod intruder;
 mod life;
 
 use std::fs;

@@ -12,13 +12,13 @@ use steliad_quiet::request::Request;
 use super::interrupts::{Interrupt, Watch};
 use super::load::{core, read_blocks_on};
 use super::{NVME, PROGRAM, UNITS, come_back, from_the_daemons_cgroup, vm_on, wait_steered};
+use crate::ledger::intruder::{Intruder, TIMES};
 use crate::support::*;
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 const OURS: &str = "/sys/kernel/tracing/instances/steliad-quiet";
 /// A name that is hard to read in a text.
 const NAME: &str = "in }, \"x: 7";
-const SLEEPS: u64 = 60;
 
 /// What of ours is in tracefs.
 pub fn remains() -> Vec<String> {
@@ -67,27 +67,6 @@ fn witness(cpus: &CpuSet) -> Trace {
     Trace::switches_to("witness", cpus, "in }*")
 }
 
-/// Into the VM's own cgroup, which is the only way onto its CPUs, and onto one of them; there it sleeps and wakes.
-const INTRUDE: &str = r#"
-import os, sys, time
-domain, vcpu, cpu, name, sleeps = sys.argv[1:]
-open(domain + "/cgroup.procs", "w").write("0")
-open(vcpu + "/cgroup.threads", "w").write("0")
-os.sched_setaffinity(0, {int(cpu)})
-open("/proc/self/comm", "w").write(name)
-for _ in range(int(sleeps)):
-    time.sleep(0.002)
-"#;
-
-/// The daemon must be stopped: it puts an intruder out within milliseconds.
-fn intrude(pod: &Pod, cpu: u32) {
-    let vcpu = pod.vcpu();
-    let domain = vcpu.parent().expect("its domain").display().to_string();
-    let (vcpu, cpu, sleeps) = (vcpu.display().to_string(), cpu.to_string(), SLEEPS.to_string());
-    let intruder = output(&["python3", "-c", INTRUDE, &domain, &vcpu, &cpu, NAME, &sleeps]);
-    assert!(intruder.status.success(), "{intruder:?}");
-}
-
 fn counted(attribution: &Attribution, name: &str) -> u64 {
     let tasks = attribution.tasks.iter().filter(|one| one.name == name);
     tasks.map(|one| one.count).sum()
@@ -108,13 +87,13 @@ pub fn an_intruder_is_named_with_each_of_its_switches() {
     let witness = witness(&own);
     let watch = Watch::start(&own);
     let first = first_of(&own);
-    intrude(&pod, first);
+    Intruder::in_vcpu(&pod, first, NAME).run();
     let reader = first_of(&queue.mask().difference(&own));
     read_blocks_on(reader, NVME, 50);
     // This program ends meanwhile, and not by itself.
     output("systemctl kill --signal=KILL steliad-quiet.service");
     wait_until("it is not running", || activity("steliad-quiet.service") != "active");
-    intrude(&pod, first);
+    Intruder::in_vcpu(&pod, first, NAME).run();
     let fired = watch.risen();
     let attribution = finish();
     let text = witness.text();
@@ -125,7 +104,7 @@ pub fn an_intruder_is_named_with_each_of_its_switches() {
     assert!(attribution.from_us < attribution.until_us);
 
     // Each sleep is a switch to it, and what else made it wait is one more.
-    assert!(seen >= 2 * SLEEPS, "{seen}");
+    assert!(seen >= 2 * TIMES, "{seen}");
     assert_eq!(counted(&attribution, NAME), seen);
     let ours = attribution
         .tasks

@@ -1,7 +1,7 @@
 //! steliad beside real programs, which a job of `tests/real/jobs/` copies into the node: `make check-long SECTIONS=real BIN=DIR`, docs/real.md.
 
-pub mod common;
 mod crio;
+pub mod image;
 mod kubelet;
 mod virt_launcher;
 mod vmms;

@@ -1,12 +1,8 @@
-//! Guests that keep their vCPUs: they share the CPUs that are left, and the reason is said everywhere.
+//! Guests that keep their vCPUs: they share the CPUs that are left, and the reason is said.
 
-use std::fs;
-use std::path::Path;
-
-use stelia_api::publication::{DIRECTORY, FILE, Publication};
 use stelia_cpus::CpuSet;
 
-use super::agent::{PORT, RUNNER, asked};
+use super::agent::{PORT, RUNNER};
 use super::{FOUR, INITRAMFS, assert_topology, guest, make_linux, said, until_counted, until_degraded};
 use crate::support::*;
 
@@ -20,18 +16,8 @@ $b sleep 1
 
 /// Why the VM is degraded.
 const REASON: &str = "the guest did not give up vCPUs in time";
-/// The cluster is told, and the guest has as much time as it has by default.
-const SETTINGS: &str = "publish = \"stelia\"\nunplug-timeout-s = 10\n";
-
-/// What the daemon tells the cluster's publisher.
-fn told() -> Option<Publication> {
-    let bytes = fs::read(Path::new(DIRECTORY).join(FILE)).ok()?;
-    Some(Publication::parse(&bytes).expect("a file of its own version"))
-}
-
-fn wait_told<T>(what: &str, is: impl Fn(&Publication) -> Option<T>) -> T {
-    wait_until_or(what, || format!("{:?}", told()), || told().as_ref().and_then(&is))
-}
+/// The guest has as much time as it has by default.
+const SETTINGS: &str = "unplug-timeout-s = 10\n";
 
 /// It has 4 vCPUs, is to have 2 CPUs, and gives up none: its vCPUs share 2 CPUs until it has 4 again.
 fn keeps(pod: &Pod) -> Pod {
@@ -49,30 +35,14 @@ fn keeps(pod: &Pod) -> Pod {
     wait_until_or("the CPUs are left", seen, || pod.effective() == set);
     let is_packed = || pod.threads().vcpus.iter().all(|thread| thread.allowed == set);
     wait_until_or("its vCPUs share the others", seen, is_packed);
-    assert_reason_is_said(&pod, &set);
+    let reason = format!("4 vCPUs share the CPUs {set}; {REASON}");
+    until_degraded(&pod, "steliactl show has the reason", |told| told.contains(&reason));
     // Given back, each has its own again.
     let pod = pod.resize("--cpuset", &all);
     wait_until_or("isolated again", || pod.logs(), || is_isolated(&pod, 4));
     assert_eq!(pod.threads().identities(), before);
     until_degraded(&pod, "nothing is wrong any more", |told| !told.contains("share"));
     pod
-}
-
-/// The reason is in `steliactl show`, the journal, the pod's condition and an event.
-fn assert_reason_is_said(pod: &Pod, set: &CpuSet) {
-    let reason = format!("4 vCPUs share the CPUs {set}; {REASON}");
-    until_degraded(pod, "steliactl show has the reason", |told| told.contains(&reason));
-    let journal = || journal("-u steliad");
-    wait_until_or("the journal has it", journal, || journal().contains(&reason));
-    let own = wait_told("the pod's condition has it", |told| {
-        let own = told.pods.iter().find(|own| own.uid == pod.uid)?;
-        own.message.contains(&reason).then(|| own.clone())
-    });
-    assert!(own.isolated, "nobody else runs on its CPUs: {own:?}");
-    wait_told("an event has it", |told| {
-        let mut own = told.events.iter().filter(|event| event.uid == pod.uid);
-        own.find(|event| format!("{event:?}").contains(&reason)).map(|_| ())
-    });
 }
 
 #[test]
@@ -96,40 +66,18 @@ fn a_guest_that_keeps_its_vcpus_shares_the_cpus_that_are_left() {
     });
 }
 
-/// A guest that lives and whose kernel refuses unplugs, with an agent.
-fn stubborn(name: &str, more: &str) -> Pod {
-    make_linux();
-    let kernel_words = format!("{KERNEL_WORDS} keeps_cpus=1 agent=1 {more}");
-    let qemu = [&guest(FOUR, INITRAMFS, &kernel_words)[..], &words(PORT)].concat();
-    let pod = start_on(Accel::Kvm, name, "4", &RUNNER, &qemu).running();
-    until_counted(&pod, 4);
-    wait_until_or("its agent runs", || serial(&pod), || serial(&pod).contains("AGENT "));
-    assert_isolated(&pod, 4);
-    pod
-}
-
-#[test]
-fn a_guest_whose_agent_and_kernel_refuse_keeps_its_vcpus() {
-    needs_kvm();
-    configured(SETTINGS, || {
-        let pod = stubborn("refuses", "agent_blocks=guest-set-vcpus");
-        let before = asked(&pod);
-        let pod = keeps(&pod);
-        assert!(asked(&pod) > before, "{}", serial(&pod));
-        let lines = pod.logs();
-        let refused = lines
-            .lines()
-            .find(|line| line.contains("the guest is asked by ACPI alone"));
-        assert!(refused.is_some_and(|line| line.contains("guest-set-vcpus")), "{lines}");
-        until_counted(&pod, 4);
-    });
-}
-
+/// The guest lives, its kernel refuses unplugs, and it has an agent.
 #[test]
 fn vcpus_that_an_agent_took_offline_and_the_kernel_keeps_are_online_again() {
-    needs_kvm();
-    configured(SETTINGS, || {
-        let pod = keeps(&stubborn("keeps-offline", ""));
+    make_linux();
+    adopting(SETTINGS, || {
+        let kernel_words = format!("{KERNEL_WORDS} keeps_cpus=1 agent=1");
+        let qemu = [&guest(FOUR, INITRAMFS, &kernel_words)[..], &words(PORT)].concat();
+        let pod = start_on(Accel::Kvm, "keeps-offline", "4", &RUNNER, &qemu).running();
+        until_counted(&pod, 4);
+        wait_until_or("its agent runs", || serial(&pod), || serial(&pod).contains("AGENT "));
+        assert_isolated(&pod, 4);
+        let pod = keeps(&pod);
         let (took, brought) = (
             "the guest took 2 of 2 vCPUs offline",
             "the guest brought 2 vCPUs online again",

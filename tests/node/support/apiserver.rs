@@ -1,14 +1,14 @@
 //! An API server on the node, and what an administrator gives the programs that talk to it.
 
 use std::fs;
-use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command};
 use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
-use super::{put, run, wait_until};
+use super::requests::exchange;
+use super::{configure, put, run, wait_until};
 
 pub const SERVER: &str = "127.0.0.1:6443";
 pub const TOPOLOGIES: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies";
@@ -29,20 +29,12 @@ pub fn stop() {
     }
 }
 
-/// One request, by HTTP/1.0: the answer ends with the connection. `None`: nobody answers, or not with success.
+/// The body of an answer. `None`: nobody answers, or not with success.
 pub fn text(server: &str, method: &str, path: &str, body: &str) -> Option<String> {
-    let mut stream = TcpStream::connect(server).ok()?;
-    let length = body.len();
-    write!(
-        stream,
-        "{method} {path} HTTP/1.0\r\nHost: {server}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-    )
-    .ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    let is_found = head.split_whitespace().nth(1).is_some_and(|code| code.starts_with('2'));
-    is_found.then(|| body.to_owned())
+    let stream = TcpStream::connect(server).ok()?;
+    let head = format!("{method} {path} HTTP/1.0\r\nHost: {server}");
+    let answer = exchange(&stream, &stream, &head, body).ok()?;
+    answer.is_success().then_some(answer.body)
 }
 
 pub fn ask(server: &str, method: &str, path: &str, body: &str) -> Option<Value> {
@@ -57,26 +49,29 @@ pub fn order(order: &Value) {
     ask(SERVER, "POST", "/control", &order.to_string()).expect("an order is carried out");
 }
 
-/// For the package of this name, whose user and directory it made.
-pub fn kubeconfig(package: &str) {
-    let kubeconfig = json!({
+/// A client's configuration for this cluster, with this token.
+pub fn kubeconfig(cluster: &Value, token: &str) -> String {
+    let config = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "node",
-        "clusters": [{"name": "cluster", "cluster": {"server": format!("http://{SERVER}")}}],
+        "clusters": [{"name": "cluster", "cluster": cluster}],
         "contexts": [{"name": "node", "context": {"cluster": "cluster", "user": "node"}}],
-        "users": [{"name": "node", "user": {"token": "t"}}],
+        "users": [{"name": "node", "user": {"token": token}}],
     });
+    config.to_string()
+}
+
+/// That of the package of this name, whose user and directory it made.
+pub fn configure_package(package: &str) {
     let directory = package.strip_prefix("stelia-").expect("one of the cluster's packages");
     let file = format!("/etc/stelia/{directory}/kubeconfig");
-    put(&file, kubeconfig.to_string());
+    put(&file, kubeconfig(&json!({"server": format!("http://{SERVER}")}), "t"));
     run(&["chown", &format!("root:{package}"), &file]);
     run(&["chmod", "0640", &file]);
 }
 
 /// The daemon tells what schedulers need; the name that it gives the Node.
 pub fn publish() -> String {
-    fs::create_dir_all("/etc/stelia/steliad.toml.d").expect("drop-ins");
-    put(DROP_IN, "publish = \"stelia\"\n");
-    run("systemctl reload steliad");
+    configure("publish = \"stelia\"\n");
     let told = wait_until("the daemon tells", || {
         let text = fs::read_to_string("/run/stelia/publish/node.json").ok()?;
         let told: Value = serde_json::from_str(&text).ok()?;
@@ -84,6 +79,3 @@ pub fn publish() -> String {
     });
     told["node"].as_str().expect("the Node's name").to_owned()
 }
-
-/// Of [`publish`].
-pub const DROP_IN: &str = "/etc/stelia/steliad.toml.d/60-profile.toml";

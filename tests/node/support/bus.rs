@@ -12,7 +12,7 @@ use zbus::connection::Builder;
 use zbus::proxy::CacheProperties;
 use zbus::{Connection, Fd, OwnedObjectPath, Variant};
 
-use super::{Pod, json, parse, process_words, run};
+use super::{Pod, json, parse, run};
 
 /// The error's name without its prefix, and its text.
 pub type Refusal = (String, String);
@@ -144,16 +144,6 @@ impl Bus {
         let path = manager(&self.connection).await.get_instance(&pod.uid).await;
         instance_at(&self.connection, &path.expect("path")).await
     }
-}
-
-/// What a process exec'd into the pod's container is answered: `client::process`.
-pub fn ask_from(pod: &Pod, case: &str) -> Refusal {
-    let text = pod.exec(&process_words("client", &format!("STELIA_CASE={case}")));
-    let line = text.lines().find_map(|line| line.split_once("REFUSED "));
-    let line = line.unwrap_or_else(|| panic!("{text}")).1;
-    let (name, text) = line.split_once(' ').expect("name and text");
-    println!("  {case:.40}: {name}: {text}");
-    (name.to_owned(), text.to_owned())
 }
 
 /// A `busctl call` on an object of the daemon's: a method, and its arguments.

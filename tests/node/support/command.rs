@@ -44,15 +44,9 @@ impl<const N: usize> Argv for [&str; N] {
     }
 }
 
-impl Argv for Vec<&str> {
+impl<T: AsRef<str>> Argv for Vec<T> {
     fn argv(&self) -> Vec<&str> {
-        self.clone()
-    }
-}
-
-impl Argv for Vec<String> {
-    fn argv(&self) -> Vec<&str> {
-        self.iter().map(String::as_str).collect()
+        self.iter().map(AsRef::as_ref).collect()
     }
 }
 
@@ -159,6 +153,13 @@ pub fn read_if_there(path: impl AsRef<Path>) -> String {
 pub fn put(path: impl AsRef<Path>, text: impl AsRef<[u8]>) {
     let (path, text) = (path.as_ref(), text.as_ref());
     fs::write(path, text).unwrap_or_else(|e| panic!("{:?} to {}: {e}", utf8(text), path.display()));
+}
+
+/// The same of a file whose folder may not be there.
+pub fn put_new(path: impl AsRef<Path>, text: impl AsRef<[u8]>) {
+    let folder = path.as_ref().parent().expect("a folder");
+    fs::create_dir_all(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    put(path, text);
 }
 
 /// What the line with this beginning has behind it.

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde::Deserialize;
+use stelia_kubelet::DeviceManagerState;
 
-use super::{output, parse, run, utf8, wait_until_or};
+use super::{journal_of, output, parse, run, wait_until_or};
 
 pub const UNIT: &str = "steliad-device-plugin.service";
 /// Starts the unit when kubelet's folder of plugins' sockets is there.
@@ -21,23 +22,14 @@ pub const ONE: [&str; 2] = ["--resource", "stelia.io/vm=1"];
 pub struct Devices {
     pub registrations: u64,
     resources: BTreeMap<String, Resource>,
-    allocations: Vec<Allocation>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Resource {
     pub endpoint: String,
     pub connected: bool,
-    pub lists: u64,
     pub healthy: BTreeSet<String>,
     pub unhealthy: BTreeSet<String>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-struct Allocation {
-    pod: String,
-    resource: String,
-    devices: BTreeSet<String>,
 }
 
 impl Devices {
@@ -48,13 +40,29 @@ impl Devices {
     pub fn resource(&self, name: &str) -> Resource {
         self.resources.get(name).cloned().unwrap_or_default()
     }
+}
 
-    /// The devices of a pod.
-    pub fn of(&self, pod: &str) -> Vec<String> {
-        let of_pod = self.allocations.iter();
-        let of_pod = of_pod.filter(|one| one.pod == pod && one.resource == RESOURCE);
-        of_pod.flat_map(|one| one.devices.clone()).collect()
-    }
+/// kubelet's own record, where there is one.
+pub fn record() -> Option<DeviceManagerState> {
+    DeviceManagerState::parse(&fs::read(format!("{FOLDER}/kubelet_internal_checkpoint")).ok()?).ok()
+}
+
+/// The VMs' devices that kubelet gave to a pod.
+pub fn given(uid: &str) -> Vec<String> {
+    let entries = record().expect("kubelet's record").entries.into_iter();
+    let own = entries.filter(|entry| entry.pod.to_string() == uid && entry.resource == RESOURCE);
+    own.flat_map(|entry| entry.devices.into_values().flatten()).collect()
+}
+
+/// Until kubelet's record has the plugin's devices: which those are.
+pub fn wait_registered(said: fn() -> String) -> BTreeSet<String> {
+    let said = || said() + &journal();
+    wait_until_or("the plugin has registered", said, || {
+        record()?
+            .registered
+            .remove(RESOURCE)
+            .filter(|devices| !devices.is_empty())
+    })
 }
 
 pub fn show() -> Devices {
@@ -82,10 +90,7 @@ pub fn wait_healthy(what: &str) -> Resource {
 
 /// What the plugin and kubelet's side say.
 pub fn journal() -> String {
-    let out = output(&format!(
-        "journalctl -b --no-pager -n 40 -u {UNIT} -u kubelet-standin-devices"
-    ));
-    format!("; the journal says:\n{}", utf8(&out.stdout))
+    journal_of(&[UNIT, "kubelet-standin-devices"])
 }
 
 /// As on a node on which no kubelet ever ran: no folder, and so no plugin.

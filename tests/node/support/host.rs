@@ -6,6 +6,9 @@ use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+use nix::sched::{CpuSet as Mask, sched_setaffinity};
+use nix::unistd::Pid;
 use stelia_cpus::CpuSet;
 use stelia_kernel::kernel_release::isolated_is_safe;
 
@@ -90,6 +93,13 @@ pub fn comm(pid: impl Display) -> String {
 /// How long a thread ran, ns.
 pub fn run_time(tid: u32) -> u64 {
     number(&read(format!("/proc/{tid}/schedstat")))
+}
+
+/// Have a thread run on these CPUs alone.
+pub fn pin(thread: u32, to: impl IntoIterator<Item = u32>) -> Result<(), Errno> {
+    let mut mask = Mask::new();
+    to.into_iter().for_each(|cpu| mask.set(cpu as usize).expect("a CPU"));
+    sched_setaffinity(Pid::from_raw(thread.cast_signed()), &mask)
 }
 
 /// The numbers that a process has, outermost first; none when it has ended.

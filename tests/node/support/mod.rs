@@ -13,6 +13,8 @@ pub mod linux_guest;
 pub mod pod_recording;
 mod pods;
 mod promise;
+pub mod requests;
+mod sleeper;
 mod stopped_daemon;
 mod strace;
 mod tracing;
@@ -29,6 +31,7 @@ pub use linux_guest::{
 };
 pub use pods::*;
 pub use promise::*;
+pub use sleeper::*;
 pub use stopped_daemon::StoppedDaemon;
 pub use strace::Strace;
 pub use tracing::*;

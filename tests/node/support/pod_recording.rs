@@ -11,7 +11,7 @@ use std::time::Duration;
 use inotify::{Inotify, WatchMask};
 use serde_json::Value;
 
-use super::{CGROUP, Pod, STATE, json, read, run};
+use super::{CGROUP, Pod, STATE, container_id, json, read, run};
 
 /// Each thing that was looked at, and what it was.
 pub type Seen = BTreeMap<String, String>;
@@ -122,7 +122,7 @@ impl Names {
         let mut names = vec![
             (pod.uid.replace('-', "_"), "UID"),
             (pod.uid.clone(), "UID"),
-            (id_of(pod), "ID"),
+            (container_id(pod), "ID"),
         ];
         names.extend(sandbox.map(|id| (id.to_owned(), "SANDBOX")));
         names.push((pod.name.clone(), "NAME"));
@@ -282,16 +282,5 @@ pub fn assert_recorded(recording: &str, here: &Seen) {
 
 /// Where containerd has a container's config.json.
 pub fn of_containerd(pod: &Pod) -> PathBuf {
-    Path::new(CONTAINERD).join(id_of(pod)).join("config.json")
-}
-
-/// The runtime's name of a container: its scope's, of whose cgroup it may be a part.
-fn id_of(pod: &Pod) -> String {
-    let origin = pod.origin();
-    let scope = origin
-        .ancestors()
-        .find(|path| path.extension().is_some_and(|kind| kind == "scope"));
-    let name = scope.and_then(Path::file_stem).and_then(|name| name.to_str());
-    let id = name.and_then(|name| name.rsplit_once('-')).map(|(_, id)| id.to_owned());
-    id.unwrap_or_else(|| panic!("no container's scope: {}", pod.cgroup))
+    Path::new(CONTAINERD).join(container_id(pod)).join("config.json")
 }

@@ -420,6 +420,15 @@ impl Threads {
     }
 }
 
+/// The runtime's name of a container: its scope's, of whose cgroup it may be a part.
+pub fn container_id(pod: &Pod) -> String {
+    let scope = pod.cgroup.split('/').find_map(|part| part.strip_suffix(".scope"));
+    let id = scope.and_then(|scope| scope.rsplit_once('-'));
+    id.unwrap_or_else(|| panic!("no container's scope: {}", pod.cgroup))
+        .1
+        .to_owned()
+}
+
 /// Which threads they are, whatever CPUs they have.
 pub fn identities(threads: &[Thread]) -> BTreeSet<(u32, u64)> {
     threads.iter().map(|thread| (thread.tid, thread.start)).collect()

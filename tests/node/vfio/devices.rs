@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::quiet::interrupts::{Interrupt, all};
-use crate::support::device_plugin::{FOLDER, show};
+use crate::support::device_plugin::show;
 use crate::support::*;
 
 const PROGRAM: &str = "/job/kubelet-devices";
@@ -178,16 +178,4 @@ impl Plugins {
         }
         Self { _processes: children }
     }
-}
-
-/// What kubelet's record has of this pod: each resource with its devices' IDs by NUMA node.
-pub fn recorded(pod: &str) -> serde_json::Value {
-    let file = json(&read(format!("{FOLDER}/kubelet_internal_checkpoint")));
-    let entries = file["Data"]["PodDeviceEntries"].as_array().expect("entries").iter();
-    let of_pod = entries.filter(|entry| entry["PodUID"] == pod);
-    let rows = of_pod.map(|entry| {
-        let resource = entry["ResourceName"].as_str().expect("a name").to_owned();
-        (resource, entry["DeviceIDs"].clone())
-    });
-    rows.collect::<serde_json::Map<_, _>>().into()
 }

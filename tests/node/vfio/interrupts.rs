@@ -51,6 +51,22 @@ pub fn places(devices: &[Given]) -> Vec<(String, CpuSet, CpuSet)> {
         .collect()
 }
 
+/// After the daemon's next order every vector may fire, and is, where it should.
+pub fn until_every_vector(devices: &[Given], what: &str, is_right: &dyn Fn(&CpuSet, &CpuSet) -> bool) {
+    let said = || format!(": {:#?}", places(devices));
+    round();
+    wait_until_or(&format!("every vector {what}"), said, || {
+        let places = places(devices);
+        !places.is_empty() && places.iter().all(|(_, mask, placed)| is_right(mask, placed))
+    });
+}
+
+pub fn until_on_own_cpus(pod: &Pod, devices: &[Given]) {
+    let own = pod.exclusive();
+    let is_on = |mask: &CpuSet, placed: &CpuSet| *mask == own && placed.is_subset(&own);
+    until_every_vector(devices, "is on the VM's CPUs", &is_on);
+}
+
 /// What the ledger booked while the guest worked, of these devices as the VM's own and of them as others', beside what `/proc/interrupts` counted on
 /// the VM's CPUs.
 fn booked(pod: &Pod, devices: &[Given]) -> [BTreeMap<String, u64>; 3] {
@@ -126,17 +142,13 @@ fn vectors_float_or_fire_on_the_vms_own_cpus_and_are_booked_as_counted() {
             .filter(|(one, _)| one.name.starts_with("vfio-"));
         let elsewhere: Vec<_> = elsewhere.collect();
         assert_eq!(elsewhere, Vec::new());
-        top_counts_them(&pod, &given);
+        top_counts_them(&pod);
         the_guest_moves_its_queue_and_the_host_does_not_know(&pod, &given);
 
         // And back.
         configure("vfio-irqs = \"float\"\n");
-        round();
-        let seen = || format!("{:#?}", places(&given));
         let is_off = |mask: &CpuSet, placed: &CpuSet| mask.is_disjoint(&own) && placed.is_disjoint(&own);
-        wait_until_or("none on its CPUs", seen, || {
-            places(&given).iter().all(|(_, mask, placed)| is_off(mask, placed))
-        });
+        until_every_vector(&given, "is off its CPUs", &is_off);
         let before = counts(&given, &own);
         wait_working(&pod, &given);
         assert_eq!(counts(&given, &own), before);
@@ -144,7 +156,7 @@ fn vectors_float_or_fire_on_the_vms_own_cpus_and_are_booked_as_counted() {
 }
 
 /// IRQ/S of `top` is what `/proc/interrupts` counted meanwhile on the VM's CPUs.
-fn top_counts_them(pod: &Pod, _given: &[Given]) {
+fn top_counts_them(pod: &Pod) {
     const SECONDS: f64 = 3.0;
     let own = pod.exclusive();
     let watch = Watch::start(&own);

@@ -8,7 +8,7 @@ mod unplug;
 
 use serde_json::Value;
 
-use self::devices::{Given, Kind, Plugins, recorded};
+use self::devices::{Given, Kind, Plugins};
 use self::guest::{MEMORY_MIB, guest_memory, held, migrate_pages, qemu_pid, start, wait_working};
 use crate::support::*;
 
@@ -90,9 +90,13 @@ fn a_vm_with_its_devices_on_its_own_node_has_its_memory_pinned_there() {
         let placed = guest_memory(pid);
         assert_eq!(placed.keys().collect::<Vec<_>>(), [&0]);
 
-        let recorded = recorded(&pod.uid);
+        let record = device_plugin::record().expect("kubelet's record").entries;
         for one in &given {
-            assert_eq!(recorded[one.kind.resource()]["0"][0], *one.address, "{recorded}");
+            let mut own = record.iter().filter(|entry| entry.pod.to_string() == pod.uid);
+            let own = own
+                .find(|entry| entry.resource == one.kind.resource())
+                .expect("an entry");
+            assert_eq!(own.devices[&Some(0)].first(), Some(&one.address), "{record:?}");
         }
         let locality = settled_locality(&pod);
         let mut expected = Vec::new();

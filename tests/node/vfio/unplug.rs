@@ -2,7 +2,7 @@
 
 use super::devices::{Given, Kind};
 use super::guest::{MEMORY_MIB, held, plug, qemu_pid, start_with, told, unplug, wait_working};
-use super::interrupts::places;
+use super::interrupts::{places, until_on_own_cpus};
 use super::with_devices;
 use crate::descriptors::open_devices;
 use crate::ledger::{account, wait_booked};
@@ -32,19 +32,12 @@ fn booked(pod: &Pod, device: &Given) -> bool {
     own.keys().any(|name| device.is_vector(name))
 }
 
-/// After the daemon's next look every vector of these devices fires on the VM's own CPUs.
+/// Every vector of these devices fires on the VM's own CPUs.
 fn on_its_own_cpus(pod: &Pod, devices: &[Given]) {
-    let own = pod.exclusive();
-    let places = || places(devices);
-    round();
-    let said = || format!(": {:#?}", places());
-    wait_until_or("every vector is on the VM's CPUs", said, || {
-        let places = places();
-        let all_own = places
-            .iter()
-            .all(|(_, mask, placed)| *mask == own && placed.is_subset(&own));
-        all_own && places.len() == devices.len() * 3
+    wait_until("every device has its vectors", || {
+        places(devices).len() == devices.len() * 3
     });
+    until_on_own_cpus(pod, devices);
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! VMs that a rule adopts: in their container where crun copes with what CRI-O asks it, and in `stelia.slice`.
 
-use super::node::last_logs;
-use super::pods::{Manifest, delete, exec, is_ready, qemu, running};
+use super::pods::{Manifest, delete, exec, is_ready, qemu};
 use super::{on_crio, restart_unit};
-use crate::real::common::{is_adopted, until_given_back};
+use crate::real::kubelet::frame::kubelet_journal;
+use crate::real::kubelet::manifest::running_again;
 use crate::support::*;
 
 /// A shell that starts QEMU and stays.
@@ -12,11 +12,15 @@ pub fn unregistered(name: &str) -> Manifest {
     Manifest::new(name, &["sh", "-c", &script]).with_device()
 }
 
+fn is_adopted(pod: &Pod) -> bool {
+    wrong_if_adopted(pod, is_qemus_vcpu).is_none() && pod.threads().others.len() >= 3
+}
+
 /// Everything that is restarted finds the VM as it was, and CRI-O still runs programs in its container.
 fn assert_survives_restarts(pod: &Pod) {
     for unit in ["crio", "kubelet", "steliad"] {
         restart_unit(unit, pod, || is_adopted(pod));
-        wait_until_or("kubelet says ready", last_logs, || is_ready(pod));
+        wait_until_or("kubelet says ready", kubelet_journal, || is_ready(pod));
     }
     assert_eq!(told_of(ADOPTED, pod).len(), 1);
     let shell = exec(pod, "sleep 1000 > /dev/null 2>&1 & echo started");
@@ -39,7 +43,7 @@ fn a_vm_is_adopted_in_its_container_and_killed_leaves_nothing() {
 
         // kubelet has CRI-O make a container anew, whose VM is adopted too.
         kill("-KILL", pod.pid);
-        let again = running("inside", 1);
+        let again = running_again("inside", 1);
         assert_ne!(again.cgroup, pod.cgroup);
         until_adopted(&again, is_qemus_vcpu);
         wait_until("nothing of the first one is left", || !pod.origin().exists());
@@ -62,8 +66,10 @@ fn a_vm_is_adopted_in_the_slice_and_given_back_when_it_ends() {
         let vcpus = pod.threads().vcpus;
         let vcpu = vcpus.first().expect("a vCPU").tid;
         kill("-KILL", vcpu);
-        until_given_back(&pod);
-        assert_eq!(running("outside", 0).pid, pod.pid);
+        until_adoption_ended(&pod);
+        let lists = lists_above(&pod.origin());
+        assert!(lists.iter().all(String::is_empty), "{lists:?}");
+        assert_eq!(running_again("outside", 0).pid, pod.pid);
         delete(&pod);
     });
 }

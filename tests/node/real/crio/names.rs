@@ -4,13 +4,14 @@ use serde_json::json;
 
 use super::adopted::unregistered;
 use super::on_crio;
-use super::pods::{CONTAINER, Manifest, config};
+use super::pods::{Manifest, config};
+use crate::real::kubelet::manifest::INSTANCE;
 use crate::support::*;
 
 fn assert_named(pod: &Pod, namespace: &str) {
     let described = pod.described();
     let words = ["pod_namespace", "pod_name", "pod", "container"].map(|word| &described[word]);
-    assert_eq!(words, [namespace, &pod.name, &pod.uid, CONTAINER]);
+    assert_eq!(words, [namespace, &pod.name, &pod.uid, INSTANCE]);
     assert_says(&run("steliactl list"), &[&format!("{namespace}/{}", pod.name)]);
 }
 

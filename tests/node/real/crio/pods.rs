@@ -1,53 +1,29 @@
 //! Static pods of kubelet's, in CRI-O.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::node::{CONTAINERS, CRUN, IMAGE, MANIFESTS, last_logs};
-use crate::real::kubelet::frame::pods;
-use crate::real::kubelet::manifest::{NODE, seen};
+use super::node::{CRUN, IMAGE};
+use crate::real::kubelet::frame::{kubelet_journal, pods, remove_manifests};
+use crate::real::kubelet::manifest::{
+    self, INSTANCE, NODE, ask_for_device, pod, running_again, seen, sleeper, with_mounts, with_volumes,
+};
+use crate::real::kubelet::runtime;
 use crate::support::*;
 
-pub const CONTAINER: &str = "instance";
-
 /// A manifest of a guaranteed pod with one container of two CPUs.
-pub struct Manifest {
-    name: String,
-    text: Value,
-}
+pub struct Manifest(Value);
 
 impl Manifest {
     /// `command` is the container's.
     pub fn new(name: &str, command: &[&str]) -> Self {
-        let resources = json!({"cpu": "2", "memory": "400Mi"});
-        let text = json!({
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name, "namespace": "default", "annotations": {}},
-            "spec": {
-                // The node has no network for pods.
-                "hostNetwork": true,
-                "terminationGracePeriodSeconds": 5,
-                "containers": [{
-                    "name": CONTAINER,
-                    "image": IMAGE,
-                    "imagePullPolicy": "IfNotPresent",
-                    "command": command,
-                    "env": [],
-                    "resources": {"requests": resources, "limits": resources},
-                    "securityContext": {},
-                    "volumeMounts": [
-                        {"name": "usr", "mountPath": "/usr", "readOnly": true},
-                        {"name": "vm", "mountPath": "/vm"},
-                    ],
-                }],
-                "volumes": [{"name": "usr", "hostPath": {"path": "/usr"}}, {"name": "vm", "emptyDir": {}}],
-            },
-        });
-        let name = name.to_owned();
-        Self { name, text }
+        let mut container = with_mounts(sleeper(INSTANCE, "2", "400Mi"), command);
+        container["image"] = IMAGE.into();
+        container["imagePullPolicy"] = "IfNotPresent".into();
+        let mut text = with_volumes(pod(name, &[container]));
+        text["spec"]["terminationGracePeriodSeconds"] = 5.into();
+        Self(text)
     }
 
     /// A VM of two vCPUs that `stelia-runner` starts.
@@ -55,17 +31,14 @@ impl Manifest {
         Self::new(name, &[words(RUNNER), qemu()].concat()).with_device()
     }
 
-    /// The device plugin's resource: the runner, its socket and `/dev/kvm`.
     pub fn with_device(mut self) -> Self {
-        for kind in ["requests", "limits"] {
-            self.container()["resources"][kind]["stelia.io/vm"] = json!("1");
-        }
+        ask_for_device(self.container());
         self
     }
 
     /// An ordinary user without privileges, as `vm.yaml` has it.
     pub fn restricted(mut self) -> Self {
-        self.text["spec"]["securityContext"] = json!({
+        self.0["spec"]["securityContext"] = json!({
             "runAsNonRoot": true,
             "runAsUser": 107,
             "runAsGroup": 107,
@@ -98,12 +71,12 @@ impl Manifest {
     }
 
     pub fn in_namespace(mut self, namespace: &str) -> Self {
-        self.text["metadata"]["namespace"] = json!(namespace);
+        self.0["metadata"]["namespace"] = json!(namespace);
         self
     }
 
     pub fn with_annotations(mut self, annotations: Value) -> Self {
-        self.text["metadata"]["annotations"] = annotations;
+        self.0["metadata"]["annotations"] = annotations;
         self
     }
 
@@ -113,16 +86,13 @@ impl Manifest {
     }
 
     fn container(&mut self) -> &mut Value {
-        &mut self.text["spec"]["containers"][0]
+        &mut self.0["spec"]["containers"][0]
     }
 
     /// Have kubelet run it, and wait until its container runs.
     pub fn apply(&self) -> Pod {
-        // kubelet reads whatever is in the folder: a file comes into it as a whole.
-        let draft = format!("/run/real/{}.json", self.name);
-        put(&draft, self.text.to_string());
-        fs::rename(&draft, file(&self.name)).expect("the manifest is put in place");
-        running(&self.name, 0)
+        manifest::apply(&self.0);
+        running_again(manifest::name_of(&self.0), 0)
     }
 }
 
@@ -131,10 +101,6 @@ const RUNNER: &str = "/usr/bin/stelia-runner run --qmp /vm/qmp --grace 1 --";
 /// QEMU with a guest of two vCPUs that never ends.
 pub fn qemu() -> Vec<&'static str> {
     [&Accel::of_node().qemu()[..], &["-smp", "2"]].concat()
-}
-
-fn file(name: &str) -> PathBuf {
-    Path::new(MANIFESTS).join(format!("{name}.json"))
 }
 
 /// The name in the pod's manifest.
@@ -147,57 +113,14 @@ pub fn is_ready(pod: &Pod) -> bool {
     seen(short_name(pod)).is_some_and(|found| found["status"]["containerStatuses"][0]["ready"] == true)
 }
 
-/// The pod's container once it runs and was started again so often.
-pub fn running(name: &str, restarts: u64) -> Pod {
-    let said = || {
-        let status = seen(name).unwrap_or_default()["status"].clone();
-        format!("; kubelet says {status:#}{}", last_logs())
-    };
-    wait_until_or(&format!("the container of {name} runs"), said, || {
-        let found = seen(name)?;
-        let container = &found["status"]["containerStatuses"][0];
-        let is_so = container["restartCount"] == restarts && container["state"]["running"].is_object();
-        is_so.then(|| pod_of(&found, container))
-    })
-}
-
-fn pod_of(found: &Value, container: &Value) -> Pod {
-    let text = |value: &Value| value.as_str().expect("a text").to_owned();
-    let [namespace, name, uid] = ["namespace", "name", "uid"].map(|key| text(&found["metadata"][key]));
-    let id = text(&container["containerID"]);
-    let id = id.strip_prefix("cri-o://").expect("a container of CRI-O");
-    let log = format!(
-        "/var/log/pods/{namespace}_{name}_{uid}/{CONTAINER}/{}.log",
-        container["restartCount"]
-    );
-    let slice = format!("kubepods-pod{}.slice", uid.replace('-', "_"));
-    let state = kubelet_state();
-    Pod {
-        cgroup: format!("/kubepods.slice/{slice}/crio-{id}.scope/container"),
-        pid: number(&read(userdata(id).join("pidfile"))),
-        cpus: state["entries"][&uid][CONTAINER].as_str().map(str::to_owned),
-        log: log.into(),
-        name,
-        uid,
-    }
-}
-
 /// The container's folder of CRI-O.
-fn userdata(id: &str) -> PathBuf {
-    Path::new(CONTAINERS).join(id).join("userdata")
-}
-
-/// CRI-O's id of the pod's container.
-pub fn container_id(pod: &Pod) -> String {
-    let mut parts = pod.cgroup.split('/');
-    let id = parts.find_map(|part| part.strip_prefix("crio-")?.strip_suffix(".scope"));
-    id.expect("a scope of CRI-O's").to_owned()
+pub fn userdata(pod: &Pod) -> PathBuf {
+    Path::new(runtime::CRIO).join(container_id(pod)).join("userdata")
 }
 
 /// The container's configuration.
 pub fn config(pod: &Pod) -> Value {
-    let file = userdata(&container_id(pod)).join("config.json");
-    json(&read(file))
+    json(&read(userdata(pod).join("config.json")))
 }
 
 /// Run a script in the container as CRI-O does: with crun, in the container's own cgroup.
@@ -208,23 +131,16 @@ pub fn exec(pod: &Pod, script: &str) -> String {
 
 /// Take the pod's manifest away, and wait until nothing of it is left.
 pub fn delete(pod: &Pod) {
-    fs::remove_file(file(short_name(pod))).expect("a manifest");
-    gone(pod);
-}
-
-fn gone(pod: &Pod) {
+    manifest::delete(short_name(pod));
     let slice = pod.origin().ancestors().nth(2).expect("the pod's slice").to_owned();
-    wait_until_or(&format!("{} is gone", pod.name), last_logs, || {
-        let is_there = slice.exists() || userdata(&container_id(pod)).exists();
-        !is_there && seen(short_name(pod)).is_none()
+    wait_until_or(&format!("{} is gone", pod.name), kubelet_journal, || {
+        !slice.exists() && !userdata(pod).exists()
     });
 }
 
 /// However a test ended: no pod is left.
 pub fn delete_all() {
-    for name in names_in(MANIFESTS) {
-        let _ = fs::remove_file(Path::new(MANIFESTS).join(name));
-    }
+    remove_manifests();
     wait_until("kubelet has no pod", || pods().is_empty());
     wait_until("crun has no container", || {
         let list = run(&[&CRUN[..], &["list", "-q"]].concat());

@@ -4,8 +4,10 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
-use super::pods::{Manifest, delete, exec, is_ready, qemu, running};
+use super::pods::{Manifest, delete, exec, is_ready, qemu};
 use super::{on_crio, restart_unit};
+use crate::real::kubelet::frame::kubelet_journal;
+use crate::real::kubelet::manifest::running_again;
 use crate::support::*;
 
 const KVM: &str = "/dev/kvm";
@@ -16,7 +18,7 @@ fn crio_scope(pod: &Pod) -> PathBuf {
 }
 
 fn until_ready(pod: &Pod) {
-    wait_until_or("kubelet says ready", super::node::last_logs, || is_ready(pod));
+    wait_until_or("kubelet says ready", kubelet_journal, || is_ready(pod));
 }
 
 #[test]
@@ -42,7 +44,7 @@ fn a_vm_that_registers_is_isolated_through_restarts_and_killed_and_given_back() 
 
         // kubelet has CRI-O make a container anew, which is an instance anew.
         kill("-KILL", pod.pid);
-        let again = running("vm", 1);
+        let again = running_again("vm", 1);
         assert_ne!(again.cgroup, pod.cgroup);
         assert_eq!(again.uid, pod.uid);
         again.wait_running();

@@ -1,10 +1,10 @@
 //! A container whose own cgroup, crun's scope, is the partition.
 
-use super::pods::{Manifest, delete, is_ready, running};
+use super::pods::{Manifest, delete, is_ready};
 use super::{on_crio, restart_unit};
+use crate::real::kubelet::manifest::running_again;
 use crate::support::*;
 
-const RULE: &str = "[[adopt]]\nname = \"databases\"\nkind = \"container\"\npods = [\"database-*\"]\n";
 const SERVICE: &str = "trap exit TERM; for n in 1 2 3; do { while :; do :; done; } & done; wait";
 
 /// What `is_partition` has, and nothing of the container was moved.
@@ -23,7 +23,7 @@ fn until_whole(pod: &Pod) {
 #[test]
 fn a_whole_container_is_a_partition_through_restarts_and_killed_leaves_nothing() {
     on_crio(|| {
-        configure(RULE);
+        configure(DATABASES);
         let manifest = Manifest::new("database-one", &["sh", "-c", SERVICE]).with_startup_probe(&["true"]);
         let pod = manifest.apply();
         until_whole(&pod);
@@ -32,7 +32,7 @@ fn a_whole_container_is_a_partition_through_restarts_and_killed_leaves_nothing()
             wait_until("kubelet says ready", || is_ready(&pod));
         }
         kill("-KILL", pod.pid);
-        let again = running("database-one", 1);
+        let again = running_again("database-one", 1);
         until_whole(&again);
         delete(&again);
     });

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use super::runtime::{self, containers};
 use crate::quiet::interrupts::remember;
-use crate::real::common::image::write;
 use crate::real::program;
 use crate::support::apiserver::ask;
 use crate::support::*;
@@ -43,7 +42,7 @@ fn settings(more: &Value) -> Value {
 pub fn start(more: &Value, flags: &str) {
     forget();
     fs::create_dir_all(MANIFESTS).expect(MANIFESTS);
-    write(Path::new(SETTINGS), &settings(more).to_string());
+    put_new(SETTINGS, settings(more).to_string());
     let kubelet = program("kubelet").display().to_string();
     let exec = format!("{kubelet} --config={SETTINGS} --hostname-override=node {flags}");
     put(
@@ -69,14 +68,17 @@ pub fn change(more: &Value, flags: &str) {
 
 /// Removes the manifests, waits for the containers' end, and stops kubelet.
 pub fn stop() {
-    let files = fs::read_dir(MANIFESTS).into_iter().flatten().flatten();
-    for file in files {
-        fs::remove_file(file.path()).expect("a manifest");
-    }
+    remove_manifests();
     // A test may have ended while it was stopped.
     run(&["systemctl", "start", UNIT]);
     wait_until_or("no container runs", kubelet_journal, || containers().is_empty());
     run(&["systemctl", "stop", UNIT]);
+}
+
+pub fn remove_manifests() {
+    for name in names_in(MANIFESTS) {
+        fs::remove_file(Path::new(MANIFESTS).join(name)).expect("a manifest");
+    }
 }
 
 /// As on a node on which kubelet never ran, but for its certificate, which takes an emulated node seconds to make.
@@ -112,9 +114,9 @@ pub fn state() -> Value {
     kubelet_state()
 }
 
-/// The last lines of kubelet, and of ours.
+/// The last lines of kubelet, its runtime, and ours.
 pub fn kubelet_journal() -> String {
-    journal_of(&[UNIT, "stelia*"])
+    journal_of(&[UNIT, "crio", "stelia*"])
 }
 
 /// Runs a test's body beside a kubelet with these settings more, and holds the node to being as clean as before.

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::frame::{MANIFESTS, pods, state};
+use super::frame::{MANIFESTS, kubelet_journal, pods, state};
 use super::runtime;
-use crate::real::common::image::{BUSYBOX, IMAGE};
+use crate::real::image::{BUSYBOX, IMAGE};
 use crate::support::*;
 
 /// The only container that has a VM, and the only one of most pods.
@@ -37,9 +37,7 @@ pub fn pod(name: &str, containers: &[Value]) -> Value {
 /// A VM with all that its container has of the node by the device plugin.
 pub fn vm(name: &str, vcpus: u32) -> Value {
     let mut instance = machine(Accel::Kvm, vcpus);
-    for amounts in ["requests", "limits"] {
-        instance["resources"][amounts]["stelia.io/vm"] = "1".into();
-    }
+    ask_for_device(&mut instance);
     with_volumes(pod(name, &[instance]))
 }
 
@@ -58,9 +56,14 @@ pub fn emulated_vm(name: &str, vcpus: u32) -> Value {
 
 fn machine(accel: Accel, vcpus: u32) -> Value {
     let count = vcpus.to_string();
-    let mut container = sleeper(INSTANCE, &count, "512Mi");
     let runner = words("/usr/bin/stelia-runner run --qmp /vm/qmp --");
-    container["command"] = [&runner[..], &accel.qemu(), &["-smp", &count]].concat().into();
+    let command = [&runner[..], &accel.qemu(), &["-smp", &count]].concat();
+    with_mounts(sleeper(INSTANCE, &count, "512Mi"), &command)
+}
+
+/// The container with the node's `/usr` and a folder of its own, and this command.
+pub fn with_mounts(mut container: Value, command: &[&str]) -> Value {
+    container["command"] = command.into();
     container["volumeMounts"] = json!([
         {"name": "usr", "mountPath": "/usr", "readOnly": true},
         {"name": "vm", "mountPath": "/vm"},
@@ -68,16 +71,23 @@ fn machine(accel: Accel, vcpus: u32) -> Value {
     container
 }
 
-fn with_volumes(mut pod: Value) -> Value {
+pub fn with_volumes(mut pod: Value) -> Value {
     pod["spec"]["volumes"] = json!([{"name": "usr", "hostPath": {"path": "/usr"}}, {"name": "vm", "emptyDir": {}}]);
     pod
+}
+
+/// The container asks for the device plugin's resource: the runner, its socket and `/dev/kvm`.
+pub fn ask_for_device(container: &mut Value) {
+    for amounts in ["requests", "limits"] {
+        container["resources"][amounts]["stelia.io/vm"] = "1".into();
+    }
 }
 
 pub fn push(list: &mut Value, one: Value) {
     list.as_array_mut().expect("a list").push(one);
 }
 
-fn name_of(pod: &Value) -> &str {
+pub fn name_of(pod: &Value) -> &str {
     pod["metadata"]["name"].as_str().expect("a name")
 }
 
@@ -145,9 +155,24 @@ pub fn verdict(name: &str) -> Verdict {
 
 /// A container of a pod that runs, as the other tests know pods.
 pub fn running(name: &str, container: &str) -> Pod {
-    let seen_now = || format!("; kubelet says: {}", seen(name).unwrap_or_default()["status"]);
-    let what = format!("{container} of {name} runs");
-    wait_until_or(&what, seen_now, || of_kubelet(&seen(name)?, container))
+    wait_running(name, container, |_| true)
+}
+
+/// The same once it was started again so often.
+pub fn running_again(name: &str, restarts: u64) -> Pod {
+    wait_running(name, INSTANCE, |pod| {
+        pod["status"]["containerStatuses"][0]["restartCount"] == restarts
+    })
+}
+
+fn wait_running(name: &str, container: &str, is_so: impl Fn(&Value) -> bool) -> Pod {
+    let said = || {
+        let status = seen(name).unwrap_or_default()["status"].clone();
+        format!("; kubelet says {status:#}{}", kubelet_journal())
+    };
+    wait_until_or(&format!("{container} of {name} runs"), said, || {
+        of_kubelet(&seen(name).filter(&is_so)?, container)
+    })
 }
 
 /// The same of a pod that kubelet shows, whoever gave it to kubelet.
@@ -155,13 +180,17 @@ pub fn of_kubelet(pod: &Value, container: &str) -> Option<Pod> {
     let statuses = pod["status"]["containerStatuses"].as_array()?;
     let status = statuses.iter().find(|status| status["name"] == container)?;
     status["state"].get("running")?;
-    let id = status["containerID"].as_str()?.strip_prefix("containerd://")?;
+    let (runtime, id) = status["containerID"].as_str()?.split_once("://")?;
+    let scope = match runtime {
+        "cri-o" => format!("crio-{id}.scope/container"),
+        _ => format!("cri-containerd-{id}.scope"),
+    };
     let uid = text(&pod["metadata"]["uid"]);
     let full = format!("{}_{}_{uid}", text(&pod["metadata"]["namespace"]), name_of(pod));
     Some(Pod {
         name: name_of(pod).to_owned(),
-        cgroup: format!("{}/cri-containerd-{id}.scope", slice_of(pod, &uid)),
-        pid: runtime::first_process(id)?,
+        cgroup: format!("{}/{scope}", slice_of(pod, &uid)),
+        pid: runtime::first_process(runtime, id)?,
         cpus: state()["entries"][&uid][container].as_str().map(str::to_owned),
         log: format!("/var/log/pods/{full}/{container}/{}.log", status["restartCount"]).into(),
         uid,

@@ -1,14 +1,15 @@
 //! containerd as kubelet asks for it, with the image of its pods.
 
 use std::fs;
-use std::path::Path;
 use std::sync::Once;
 
-use crate::real::common::image::{make_image, write};
+use crate::real::image::make_image;
 use crate::support::*;
 
 /// Where containerd's shims keep the containers of the CRI.
 const TASKS: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
+/// Where CRI-O has its containers' folders.
+pub const CRIO: &str = "/run/containers/storage/overlay-containers";
 const SETTINGS: &str = "/run/kubelet-node/containerd.toml";
 /// The configuration in /etc stays as the package made it.
 const DROP_IN: &str = "/run/systemd/system/containerd.service.d/kubelet.conf";
@@ -27,9 +28,9 @@ pub fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         let image = make_image();
-        write(Path::new(SETTINGS), CONFIG);
+        put_new(SETTINGS, CONFIG);
         let exec = format!("[Service]\nExecStart=\nExecStart=/usr/bin/containerd --config {SETTINGS}\n");
-        write(Path::new(DROP_IN), &exec);
+        put_new(DROP_IN, exec);
         run("systemctl daemon-reload");
         restart("containerd");
         run(&["ctr", "-n", "k8s.io", "images", "import", &image]);
@@ -42,7 +43,10 @@ pub fn containers() -> Vec<String> {
 }
 
 /// The first process of a container that has one.
-pub fn first_process(id: &str) -> Option<u32> {
-    let text = fs::read_to_string(Path::new(TASKS).join(id).join("init.pid")).ok()?;
-    text.trim().parse().ok()
+pub fn first_process(runtime: &str, id: &str) -> Option<u32> {
+    let file = match runtime {
+        "cri-o" => format!("{CRIO}/{id}/userdata/pidfile"),
+        _ => format!("{TASKS}/{id}/init.pid"),
+    };
+    fs::read_to_string(file).ok()?.trim().parse().ok()
 }

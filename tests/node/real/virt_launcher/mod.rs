@@ -259,9 +259,8 @@ fn its_cpus_and_volumes_are_plugged_before_and_after_adoption() {
 #[test]
 fn with_isolate_emulator_thread_its_guest_is_resumed_and_then_adopted() {
     needs_kvm();
-    on_node_undoing(unconfigure, || {
-        // The rule is there before the guest, which virt-launcher starts paused and resumes at the next sync.
-        configure(RULE);
+    // The rule is there before the guest, which virt-launcher starts paused and resumes at the next sync.
+    configured(RULE, || {
         let launched = Launched::start();
         let vmi = Vmi {
             isolate: true,

@@ -1,21 +1,23 @@
 //! Adopted by the ready-made rules, in `stelia.slice` and with the container's cgroup as the partition.
 
+use rstest::rstest;
+
 use super::{CPUS, Vm, Vmm, Way, command, guest, released};
 use crate::real::program;
 use crate::support::*;
 
-/// The ready-made rule of this VMM, and what it says besides.
-pub fn rule(vmm: Vmm, more: &str) -> String {
-    format!("[[adopt]]\nuse = \"{}\"\n{more}", vmm.name())
+/// The ready-made rule of this VMM. Where containers become partitions no audit runs but those that are asked for: the ends of VMs are noticed without.
+pub fn rule(vmm: Vmm, way: Way) -> String {
+    let (before, more) = match way {
+        Way::InPlace => ("", "tree = \"in-place\"\n"),
+        Way::Container => (NO_AUDIT, "isolation = \"container\"\n"),
+        Way::Slice | Way::Runner => ("", ""),
+    };
+    format!("{before}[[adopt]]\nuse = \"{}\"\n{more}", vmm.name())
 }
 
-/// The same for containers that become partitions. No audit runs but those that are asked for: the ends of VMs are noticed without.
-pub fn of_containers(vmm: Vmm) -> String {
-    format!("audit-interval-s = 3600\n{}", rule(vmm, "isolation = \"container\"\n"))
-}
-
-pub fn test_life_and_restore(vmm: Vmm, way: Way, rule: &str) {
-    adopting(rule, || {
+pub fn test_life_and_restore(vmm: Vmm, way: Way) {
+    adopting(&rule(vmm, way), || {
         let vm = Vm::start(vmm, way);
         vm.go_through_its_life();
         vm.assert_not_called_qemu();
@@ -26,28 +28,12 @@ pub fn test_life_and_restore(vmm: Vmm, way: Way, rule: &str) {
     });
 }
 
-#[test]
-fn cloud_hypervisor_in_the_slice() {
-    let vmm = Vmm::CloudHypervisor;
-    test_life_and_restore(vmm, Way::Slice, &rule(vmm, ""));
-}
-
-#[test]
-fn firecracker_in_the_slice() {
-    let vmm = Vmm::Firecracker;
-    test_life_and_restore(vmm, Way::Slice, &rule(vmm, ""));
-}
-
-#[test]
-fn cloud_hypervisor_as_container() {
-    let vmm = Vmm::CloudHypervisor;
-    test_life_and_restore(vmm, Way::Container, &of_containers(vmm));
-}
-
-#[test]
-fn firecracker_as_container() {
-    let vmm = Vmm::Firecracker;
-    test_life_and_restore(vmm, Way::Container, &of_containers(vmm));
+#[rstest]
+fn whole_life_and_restore(
+    #[values(Vmm::CloudHypervisor, Vmm::Firecracker)] vmm: Vmm,
+    #[values(Way::Slice, Way::Container)] way: Way,
+) {
+    test_life_and_restore(vmm, way);
 }
 
 impl Vm {
@@ -85,7 +71,7 @@ fn a_vmm_that_is_the_first_process_is_adopted_where_the_runtime_copes() {
             let script = format!("ln -s {file} /tmp/{}; {boot}", released(vmm));
             let options = [Accel::Kvm.device(), &["--cpus", CPUS, "--runtime", "runc"]].concat();
             let pod = Pod::start(&format!("{}-first", vmm.name()), &options, &["sh", "-c", &script]);
-            configure(&rule(vmm, ""));
+            configure(&rule(vmm, Way::Slice));
             let now = pod.clone();
             let end = || {
                 unconfigure();

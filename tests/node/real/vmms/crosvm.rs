@@ -1,22 +1,19 @@
 //! crosvm, adopted.
 
-use super::adopted::{of_containers, rule, test_life_and_restore};
+use rstest::rstest;
+
+use super::adopted::{rule, test_life_and_restore};
 use super::{Vm, Vmm, Way, guest};
 use crate::support::*;
 
-#[test]
-fn crosvm_in_the_slice() {
-    test_life_and_restore(Vmm::Crosvm, Way::Slice, &rule(Vmm::Crosvm, ""));
+#[rstest]
+fn whole_life_and_restore(#[values(Way::Slice, Way::Container)] way: Way) {
+    test_life_and_restore(Vmm::Crosvm, way);
 }
 
 #[test]
-fn crosvm_as_container() {
-    test_life_and_restore(Vmm::Crosvm, Way::Container, &of_containers(Vmm::Crosvm));
-}
-
-#[test]
-fn crosvm_without_its_sandbox_in_the_slice() {
-    adopting(&rule(Vmm::Crosvm, ""), || {
+fn without_its_sandbox_in_the_slice() {
+    adopting(&rule(Vmm::Crosvm, Way::Slice), || {
         let words = [vec!["--disable-sandbox".to_owned()], guest::words(Vmm::Crosvm)].concat();
         let vm = Vm::start_words(Vmm::Crosvm, Way::Slice, &words);
         vm.until_isolated("boot", 2);

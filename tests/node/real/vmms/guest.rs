@@ -69,13 +69,8 @@ pub fn make() {
 pub fn words(vmm: Vmm) -> Vec<String> {
     match vmm {
         Vmm::CloudHypervisor => {
-            let serial = format!("file={SERIAL}");
-            let files = ["--kernel", KERNEL, "--initramfs", INITRAMFS, "--cmdline", KERNEL_WORDS];
-            let cpus = "--cpus boot=2,max=3 --memory size=128M --serial";
-            texts(&[
-                &files,
-                &command_words(&format!("{cpus} {serial} --console off --disk {DISK}")),
-            ])
+            let boot = boot(INITRAMFS, KERNEL_WORDS, "--cpus boot=2,max=3 --memory size=128M");
+            texts(&[&boot, &["--disk", DISK]])
         }
         Vmm::Firecracker => {
             let file = format!("{FOLDER}/firecracker.json");
@@ -91,6 +86,13 @@ pub fn words(vmm: Vmm) -> Vec<String> {
             texts(&[&command_words(&words), &[KERNEL_WORDS, KERNEL]])
         }
     }
+}
+
+/// Cloud Hypervisor's words for the node's kernel with this initramfs and these words, these words more, and the guest's serial line.
+pub fn boot<'a>(initramfs: &'a str, kernel_words: &'a str, more: &'a str) -> Vec<&'a str> {
+    let kernel = ["--kernel", KERNEL, "--initramfs", initramfs, "--cmdline", kernel_words];
+    let serial = ["--serial", "file=/run/serial", "--console", "off"];
+    [&kernel[..], &command_words(more), &serial].concat()
 }
 
 fn texts(words: &[&[&str]]) -> Vec<String> {

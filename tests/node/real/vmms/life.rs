@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde_json::Value;
 use test_vmm::recording::Moment;
 
-use super::api::Answer;
 use super::guest::{FOLDER, SERIAL, alive};
-use super::{SOCKET, Threads, Vm, Vmm, Way, command, released};
+use super::{SOCKET, Vm, Vmm, Way, command, released};
+use crate::support::requests::Answer;
 use crate::support::*;
 
 impl Vm {

@@ -17,8 +17,9 @@ use std::cell::Cell;
 use test_vmm::recording::Vmm;
 
 use crate::real::program;
+use crate::support::requests::Answer;
 use crate::support::*;
-use api::{Answer, Api};
+use api::Api;
 use recorded::Recorder;
 
 /// Of the container: Cloud Hypervisor boots 2 vCPUs and is given a third.
@@ -74,13 +75,6 @@ struct Vm {
     recorder: Option<Recorder>,
 }
 
-/// The threads of its container.
-#[derive(Debug, Clone)]
-struct Threads {
-    vcpus: Vec<Thread>,
-    others: Vec<Thread>,
-}
-
 impl Vm {
     /// Adopted: a shell that stays starts the VMM, by the name that its release has.
     fn start(vmm: Vmm, way: Way) -> Self {
@@ -96,6 +90,20 @@ impl Vm {
         let file = file.display();
         let script = format!("ln -s {file} /tmp/{name}; {boot} & wait $!; echo \"the VMM ended: $?\"; sleep 100000");
         Self::start_with(vmm, way, &["sh", "-c", &script])
+    }
+
+    /// By the runner with these options, the VMM with these words; in a pod with the stand-in's options.
+    fn by_runner(vmm: Vmm, name: &str, options: &[&str], runner: &[&str], words: &[&str]) -> Self {
+        let file = program(vmm.name()).display().to_string();
+        let command = [
+            &["stelia-runner", "run", "--api-socket", SOCKET],
+            runner,
+            &["--", &file],
+            words,
+        ]
+        .concat();
+        let options = [Accel::Kvm.device(), options].concat();
+        Self::of(vmm, Way::Runner, Pod::start(name, &options, &command))
     }
 
     fn start_with(vmm: Vmm, way: Way, command: &[&str]) -> Self {
@@ -125,7 +133,7 @@ impl Vm {
     }
 
     fn api(&self) -> Api {
-        Api::new(self.pod.inside(SOCKET))
+        Api(self.pod.inside(SOCKET))
     }
 
     /// A command of crosvm's to its control socket.
@@ -147,7 +155,11 @@ impl Vm {
     fn threads(&self) -> Threads {
         let all = container_and_nested(self.pod.pid).into_values().flatten();
         let (vcpus, others) = all.partition(|thread| self.vmm.is_vcpu(&thread.name));
-        Threads { vcpus, others }
+        Threads {
+            vcpus,
+            others,
+            ..Threads::default()
+        }
     }
 
     /// The names of the container's threads, process by process.

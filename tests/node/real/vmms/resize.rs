@@ -3,9 +3,7 @@
 use serde_json::{Value, json};
 use stelia_cpus::CpuSet;
 
-use super::guest::SERIAL;
-use super::{SOCKET, Threads, Vm, Vmm, Way};
-use crate::real::program;
+use super::{Vm, Vmm, guest};
 use crate::resize::{INITRAMFS, grown, make_linux, said, topology, until_counted};
 use crate::support::*;
 
@@ -23,16 +21,9 @@ impl Vm {
     fn resizable(name: &str, vcpus: usize, kernel_words: &str) -> Self {
         make_linux();
         let vmm = Vmm::CloudHypervisor;
-        let file = program(vmm.name()).display().to_string();
-        let runner = format!("stelia-runner run --api-socket {SOCKET} -- {file}");
         let boot = format!("--cpus boot={vcpus},max=4,topology=2:2:1:1 --memory size=128M");
-        let serial = format!("--serial file={SERIAL} --console off");
-        let kernel = ["--kernel", KERNEL, "--initramfs", INITRAMFS, "--cmdline", kernel_words];
-        let command = [&words(&runner)[..], &kernel, &words(&boot), &words(&serial)].concat();
-        let count = vcpus.to_string();
-        let options = [Accel::Kvm.device(), &["--cpus", &count]].concat();
-        let pod = Pod::start(name, &options, &command);
-        let vm = Self::of(vmm, Way::Runner, pod);
+        let command = guest::boot(INITRAMFS, kernel_words, &boot);
+        let vm = Self::by_runner(vmm, name, &["--cpus", &vcpus.to_string()], &[], &command);
         vm.until_has("boot", vcpus);
         vm.until_ready();
         vm
@@ -71,9 +62,8 @@ fn siblings(lists: &[&str]) -> Vec<String> {
 #[test]
 fn a_guest_of_cloud_hypervisor_grows_and_shrinks_with_its_container() {
     needs_kvm();
-    on_node_undoing(unconfigure, || {
-        // On an emulated node a guest under load takes up to some ten seconds to give up a CPU.
-        configure("unplug-timeout-s = 60\n");
+    // On an emulated node a guest under load takes up to some ten seconds to give up a CPU.
+    configured("unplug-timeout-s = 60\n", || {
         let mut vm = Vm::resizable("cloud-hypervisor-grows", 2, KERNEL_WORDS);
         let (small, first) = (vm.pod.exclusive(), vm.threads());
         let large = grown(&small, 4);

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{SOCKET, Vm, Vmm, Way, guest};
+use super::{CPUS, SOCKET, Vm, Vmm, Way, guest};
 use crate::descriptors::{INITRAMFS, assert_network_answers, make_guest, make_tap, open_devices, remove_tap};
 use crate::memory;
-use crate::real::program;
 use crate::support::*;
 
 /// For how long the runner's questions are counted.
@@ -18,11 +17,10 @@ const MAX_QUESTIONS: usize = 60;
 
 impl Vm {
     fn run(vmm: Vmm, words: &[String]) -> Self {
-        let vmm_file = program(vmm.name()).display().to_string();
-        let runner = format!("stelia-runner run --api-socket {SOCKET} --grace 60 -- {vmm_file}");
-        let mut command = crate::support::words(&runner);
-        command.extend(words.iter().map(String::as_str));
-        Self::start_with(vmm, Way::Runner, &command)
+        guest::make();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let name = format!("{}-runner", vmm.name());
+        Self::by_runner(vmm, &name, &["--cpus", CPUS], &["--grace", "60"], &words)
     }
 
     /// Whether a probe succeeds, and what it says.
@@ -173,26 +171,15 @@ fn cloud_hypervisors_guest_grows_and_shrinks_with_its_containers_memory_limit() 
     on_node(|| {
         let vmm = Vmm::CloudHypervisor;
         memory::make_guest();
-        let file = program(vmm.name()).display().to_string();
-        let serial = format!("file={}", guest::SERIAL);
         let plugs = "size=256M,hotplug_method=virtio-mem,hotplug_size=512M";
         let balloon = "size=512M --balloon size=0";
         for (name, given, steps) in [("plugs", plugs, [856, 728, 600]), ("balloon", balloon, [400, 500, 600])] {
-            let runner = format!("stelia-runner run --api-socket {SOCKET} --resize-memory yes -- {file}");
             let kernel_words = memory::kernel_words();
-            let boot = [
-                "--kernel",
-                KERNEL,
-                "--initramfs",
-                memory::INITRAMFS,
-                "--cmdline",
-                &kernel_words,
-            ];
-            let devices = format!("--cpus boot=2 --serial {serial} --console off --memory {given}");
-            let command = [&words(&runner)[..], &boot, &words(&devices)].concat();
-            let options = [Accel::Kvm.device(), &["--cpus", "2", "--memory", "600M"]].concat();
-            let pod = Pod::start(&format!("cloud-hypervisor-{name}"), &options, &command);
-            let vm = Vm::of(vmm, Way::Runner, pod);
+            let devices = format!("--cpus boot=2 --memory {given}");
+            let command = guest::boot(memory::INITRAMFS, &kernel_words, &devices);
+            let options = ["--cpus", "2", "--memory", "600M"];
+            let name = format!("cloud-hypervisor-{name}");
+            let vm = Vm::by_runner(vmm, &name, &options, &["--resize-memory", "yes"], &command);
             vm.until_isolated("boot", 2);
             vm.until_ready();
             let first = memory::until_said(&vm.pod);
@@ -214,18 +201,17 @@ fn cloud_hypervisor_with_a_tap_by_descriptor() {
         let vmm = Vmm::CloudHypervisor;
         make_tap();
         make_guest();
-        let file = program(vmm.name()).display().to_string();
-        let runner = format!("stelia-runner run --api-socket {SOCKET} --fd net=tap:stelia-tap0 -- {file}");
-        let boot = ["--kernel", KERNEL, "--initramfs", INITRAMFS, "--cmdline", KERNEL_WORDS];
-        let serial = format!(
-            "--cpus boot=2 --memory size=128M --serial file={} --console off",
-            guest::SERIAL
+        let card = "--cpus boot=2 --memory size=128M --net fd={fd:net},mac=02:00:00:00:00:01";
+        let boot = guest::boot(INITRAMFS, KERNEL_WORDS, card);
+        let options = ["--cpus", "2", "--device", "/dev/net/tun"];
+        let runner = ["--fd", "net=tap:stelia-tap0"];
+        let vm = Vm::by_runner(
+            vmm,
+            "cloud-hypervisor-tap",
+            &options,
+            &runner,
+            &[&boot[..], &words(card)].concat(),
         );
-        let card = ["--net", "fd={fd:net},mac=02:00:00:00:00:01"];
-        let command = [&words(&runner)[..], &boot, &words(&serial), &card].concat();
-        let options = [Accel::Kvm.device(), &["--cpus", "2", "--device", "/dev/net/tun"]].concat();
-        let pod = Pod::start("cloud-hypervisor-tap", &options, &command);
-        let vm = Vm::of(vmm, Way::Runner, pod);
         vm.until_isolated("boot", 2);
         vm.until_ready();
         assert_network_answers();

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{started, verify};
+use super::started;
 use crate::real::kubelet::frame::{UNIT, beside_kubelet, beside_kubelet_undoing, state, wait_ready};
 use crate::real::kubelet::manifest::{INSTANCE, apply, delete, emulated_vm, of_kubelet, pod, running, seen, sleeper};
 use crate::support::*;
@@ -15,7 +15,6 @@ fn assert_undisturbed(what: &str, pod: &Pod, before: &Threads, happens: impl FnO
     let now = assert_isolated(pod, 2);
     assert_eq!((&now.vcpus, &now.anchor), (&before.vcpus, &before.anchor), "{what}");
     assert_eq!(now.others.len(), before.others.len(), "{what}");
-    verify();
 }
 
 #[test]
@@ -92,7 +91,6 @@ fn a_killed_vm_is_isolated_anew_on_the_same_cpus_and_a_removed_one_leaves_nothin
             let again = started("mortal");
             assert_eq!((&again.uid, &again.cpus), (&vm.uid, &vm.cpus));
             assert_isolated(&again, 2);
-            verify();
             vm = again;
         }
         // Its pod ends while nobody is there who could give its CPUs back.

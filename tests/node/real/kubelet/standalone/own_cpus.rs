@@ -1,23 +1,11 @@
 //! kubelet's CPU manager does nothing, and steliad chooses the CPUs.
 
-use std::fs;
-use std::path::Path;
-
 use serde_json::json;
 
-use super::{started, verify};
-use crate::real::common::image::write;
+use super::started;
 use crate::real::kubelet::frame::{UNIT, beside_kubelet_undoing, state, wait_ready};
 use crate::real::kubelet::manifest::{apply, delete, emulated_vm, pod, running, sleeper};
 use crate::support::*;
-
-const DROP_IN: &str = "/etc/stelia/steliad.toml.d/80-real.toml";
-
-fn undo() {
-    if fs::remove_file(DROP_IN).is_ok() {
-        run("systemctl reload steliad");
-    }
-}
 
 /// With the CPUs that steliad chose: kubelet's file has none.
 fn chosen(name: &str) -> Pod {
@@ -36,17 +24,12 @@ fn steliad_chooses_the_cpus_where_kubelet_does_not() {
     let settings = json!({
         "cpuManagerPolicy": "none", "reservedSystemCPUs": "", "systemReserved": {"cpu": "1"},
     });
-    beside_kubelet_undoing(&settings, "", undo, || {
-        write(
-            Path::new(DROP_IN),
-            "cpu-source = \"steliad\"\nreserved-cpus = \"0-1\"\n",
-        );
-        run("systemctl reload steliad");
+    beside_kubelet_undoing(&settings, "", unconfigure, || {
+        configure("cpu-source = \"steliad\"\nreserved-cpus = \"0-1\"\n");
         assert_eq!(state()["policyName"], "none");
         apply(&emulated_vm("own", 2));
         let vm = chosen("own");
         let before = assert_isolated(&vm, 2);
-        verify();
         // kubelet sets no cpuset, neither now nor when it starts anew: what steliad keeps others off, they stay off.
         apply(&pod("other", &[sleeper("s", "500m", "32Mi")]));
         let other = running("other", "s");
@@ -60,7 +43,6 @@ fn steliad_chooses_the_cpus_where_kubelet_does_not() {
         let second = chosen("second");
         assert_isolated(&second, 2);
         assert!(second.exclusive().is_disjoint(&vm.exclusive()));
-        verify();
         for name in ["second", "other", "own"] {
             delete(name);
         }

@@ -1,6 +1,5 @@
 //! With an API server: a VM's CPUs resized in place, with and without kubelet's gate for exclusive CPUs.
 
-mod command;
 mod server;
 
 use serde_json::{Value, json};
@@ -8,7 +7,6 @@ use serde_json::{Value, json};
 use super::frame::{beside_kubelet_undoing, change, state};
 use super::manifest::{INSTANCE, emulated_vm, of_kubelet, pod, sleeper};
 use crate::support::*;
-use command::Resize;
 use server::{ask, call, get};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -111,20 +109,42 @@ impl Started {
         assert_eq!(assert_isolated(&self.vm, 2).vcpus, self.threads.vcpus);
     }
 
+    /// `steliactl resize` changes nothing, with or without `--dry-run`, and says what to do instead; then the pod is resized in place by kubectl, whose
+    /// words are the error where the API server refuses.
+    fn try_to_resize(&self, cpus: u32) -> Result<(), String> {
+        let (uid, cpus) = (&self.vm.uid, cpus.to_string());
+        let planned = format!("steliactl -o json resize default/vm --cpus {cpus} --dry-run");
+        let plan = json(&run(&planned));
+        let expected = (&"planned".into(), &uid.as_str().into());
+        assert_eq!((&plan["outcome"], &plan["pod_uid"]), expected, "{plan}");
+        assert_eq!(plan["to"], self.vm.exclusive().to_string(), "{plan}");
+        let fix = plan["fix"].as_str();
+        assert!(fix.is_some_and(|fix| fix.contains("kubectl")), "{plan}");
+        let before = asked();
+        let out = output(&["steliactl", "resize", uid, "--cpus", &cpus]);
+        assert_eq!(out.status.code(), Some(1), "{out:?}");
+        assert_eq!(asked(), before);
+
+        let amounts = json!({ "cpu": cpus });
+        let container = json!({"name": INSTANCE, "resources": {"requests": amounts, "limits": amounts}});
+        let patch = json!({"spec": {"containers": [container]}});
+        let out = server::in_shell(&format!(
+            "kubectl patch pod vm -n default --subresource resize --patch '{patch}'"
+        ));
+        let told = said(&out).trim().to_owned();
+        out.status.success().then_some(()).ok_or(told)
+    }
+
     /// kubelet refuses it or puts it off, for this reason.
     fn resize_in_vain(&self, cpus: u32, reason: &str) {
-        let said = Resize::planned(&self.vm, cpus);
-        said.assert_only_said_without_dry_run(asked);
-        said.carry_out().expect("kubectl");
+        self.try_to_resize(cpus).expect("kubectl");
         until_pending(reason, &asked().1);
         self.assert_as_before();
     }
 
     /// kubelet 1.36 admits it and leaves the container on the CPUs that it had.
     fn resize(&self, cpus: u32) {
-        let said = Resize::planned(&self.vm, cpus);
-        said.assert_only_said_without_dry_run(asked);
-        said.carry_out().expect("kubectl");
+        self.try_to_resize(cpus).expect("kubectl");
         until_resized(cpus);
         self.assert_as_before();
     }
@@ -137,8 +157,7 @@ impl Started {
         ask("POST", PODS, &other);
         let has_entry = || state()["entries"].as_object().is_some_and(|all| all.len() == 2);
         wait_until_or("the other pod has its CPUs", || state().to_string(), has_entry);
-        let said = Resize::planned(&self.vm, 7);
-        let refused = said.carry_out().expect_err("the API server refuses");
+        let refused = self.try_to_resize(7).expect_err("the API server refuses");
         assert!(refused.contains("enough allocatable resources"), "{refused}");
         self.assert_as_before();
         self.resize_in_vain(4, "Deferred");

@@ -1,14 +1,13 @@
 //! An API server and etcd on the node, with a key and a token that nobody else is told.
 
 use std::fs;
-use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::real::common::image::write;
 use crate::real::program;
+use crate::support::requests::exchange;
 use crate::support::*;
 
 /// The node's address, on the loopback device: kubelet takes none of 127.0.0.0/8.
@@ -29,13 +28,9 @@ pub fn flags() -> String {
 pub fn prepare() {
     output("ip link set lo up");
     output(&format!("ip address add {ADDRESS}/32 dev lo"));
-    let kubeconfig = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "node",
-        "clusters": [{"name": "cluster", "cluster": {"server": format!("https://{SERVER}"), "insecure-skip-tls-verify": true}}],
-        "contexts": [{"name": "node", "context": {"cluster": "cluster", "user": "node"}}],
-        "users": [{"name": "node", "user": {"token": TOKEN}}],
-    });
-    write(&Path::new(FOLDER).join("kubeconfig"), &kubeconfig.to_string());
+    let cluster = json!({"server": format!("https://{SERVER}"), "insecure-skip-tls-verify": true});
+    let kubeconfig = apiserver::kubeconfig(&cluster, TOKEN);
+    put_new(Path::new(FOLDER).join("kubeconfig"), kubeconfig);
     put(
         Path::new(FOLDER).join("tokens"),
         format!("{TOKEN},node,node,system:masters\n"),
@@ -97,25 +92,19 @@ pub fn call(method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
     } else {
         body.to_string()
     };
-    let length = body.len();
-    let request = format!(
-        "{method} {path} HTTP/1.0\r\nHost: {SERVER}\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-    );
+    let head = format!("{method} {path} HTTP/1.0\r\nHost: {SERVER}\r\nAuthorization: Bearer {TOKEN}");
     let address = format!("OPENSSL:{SERVER},verify=0");
     let mut socat = Command::new("socat");
     let socat = socat.args(["-", &address]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut socat = socat.stderr(Stdio::null()).spawn().expect("socat");
-    // It stays open until the answer is there: the server drops the request of a client that closes its side.
+    // Its input stays open until the answer is there: the server drops the request of a client that closes its side.
     let mut stdin = socat.stdin.take().expect("a pipe");
-    let asked = stdin.write_all(request.as_bytes());
-    let mut answer = String::new();
-    let answered = socat.stdout.take().expect("a pipe").read_to_string(&mut answer);
+    let answer = exchange(&mut stdin, socat.stdout.take().expect("a pipe"), &head, &body);
     drop(stdin);
     socat.wait().expect("socat");
-    asked.and(answered).ok()?;
-    let (head, text) = answer.split_once("\r\n\r\n")?;
-    let code = head.split_whitespace().nth(1)?.parse().ok()?;
-    Some((code, serde_json::from_str(text).unwrap_or_else(|_| text.into())))
+    let answer = answer.ok()?;
+    let json = serde_json::from_str(&answer.body);
+    Some((answer.status, json.unwrap_or_else(|_| answer.body.into())))
 }
 
 /// A request that must succeed.

@@ -7,14 +7,12 @@ mod iommufd;
 use serde_json::{Value, json};
 use stelia_cpus::CpuSet;
 
-use super::{SOCKET, Vm, Vmm, Way};
+use super::{Vm, Vmm, guest};
 use crate::descriptors::open_devices;
-use crate::quiet::round;
-use crate::real::program;
 use crate::support::*;
 use crate::vfio::devices::{Given, Kind};
 use crate::vfio::guest::{INITRAMFS, MEMORY_MIB, held, make, options, texts, told, wait_working};
-use crate::vfio::interrupts::places;
+use crate::vfio::interrupts::{until_every_vector, until_on_own_cpus};
 use crate::vfio::{settled_locality, shown_devices};
 
 /// Those of NUMA node 0, as the VM's CPUs are.
@@ -29,18 +27,9 @@ fn start_cloud_hypervisor(name: &str, given: &[Given], runner: &[String], more: 
     needs_kvm();
     make();
     let vmm = Vmm::CloudHypervisor;
-    let (file, memory) = (program(vmm.name()).display().to_string(), format!("size={MEMORY_MIB}M"));
-    let words = [
-        &["stelia-runner", "run", "--api-socket", SOCKET][..],
-        &texts(runner),
-        &["--", &file, "--kernel", KERNEL, "--initramfs", INITRAMFS],
-        &["--cmdline", KERNEL_WORDS, "--cpus", "boot=2", "--memory", &memory],
-        &["--serial", "file=/run/serial", "--console", "off"],
-        &texts(more),
-    ];
-    let options = options(CPUS, given);
-    let options = [Accel::Kvm.device(), &texts(&options)].concat();
-    let vm = Vm::of(vmm, Way::Runner, Pod::start(name, &options, &words.concat()));
+    let boot = format!("--cpus boot=2 --memory size={MEMORY_MIB}M");
+    let words = [&guest::boot(INITRAMFS, KERNEL_WORDS, &boot)[..], &texts(more)].concat();
+    let vm = Vm::by_runner(vmm, name, &texts(&options(CPUS, given)), &texts(runner), &words);
     vm.until_isolated("boot", 2);
     vm.until_ready();
     vm
@@ -103,24 +92,6 @@ fn assert_steered(pod: &Pod, given: &[Given]) {
     until_every_vector(given, "is off the VM's CPUs", &is_off);
     configure("vfio-irqs = \"own\"\n");
     until_on_own_cpus(pod, given);
-}
-
-fn until_on_own_cpus(pod: &Pod, given: &[Given]) {
-    let own = pod.exclusive();
-    let is_on = |mask: &CpuSet, placed: &CpuSet| *mask == own && placed.is_subset(&own);
-    until_every_vector(given, "is on the VM's CPUs", &is_on);
-}
-
-/// After the daemon's next order, for the CPUs on which a vector may fire and those on which the kernel has it.
-fn until_every_vector(given: &[Given], what: &str, is_right: &dyn Fn(&CpuSet, &CpuSet) -> bool) {
-    let places = || places(given);
-    let said = || format!(": {:#?}", places());
-    round();
-    wait_until_or(&format!("every vector {what}"), said, || {
-        let places = places();
-        let are_right = places.iter().all(|(_, mask, placed)| is_right(mask, placed));
-        are_right && !places.is_empty()
-    });
 }
 
 /// Of the container's processes only the VMM, whose name begins so, has these files open.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::json;
 
@@ -15,12 +15,6 @@ const FOLDER: &str = "/run/kubelet-node";
 
 fn file(name: &str) -> String {
     format!("{FOLDER}/{name}")
-}
-
-pub fn write(path: &Path, text: &str) {
-    let folder = path.parent().expect("a folder");
-    fs::create_dir_all(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
-    put(path, text);
 }
 
 /// In the form of `docker save`, which containerd imports: there is no registry. Answers the file.
@@ -48,8 +42,8 @@ pub fn make_image() -> String {
         "rootfs": {"type": "layers", "diff_ids": [digest]},
     });
     let manifest = json!([{"Config": "config.json", "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]);
-    write(Path::new(&file("config.json")), &config.to_string());
-    write(Path::new(&file("manifest.json")), &manifest.to_string());
+    put_new(file("config.json"), config.to_string());
+    put_new(file("manifest.json"), manifest.to_string());
     let image = file("image.tar");
     run(&format!(
         "tar -C {FOLDER} -cf {image} manifest.json config.json layer.tar"
