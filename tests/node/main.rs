@@ -21,6 +21,7 @@ mod drift;
 mod entry_points;
 mod fair;
 mod first_vm;
+mod forged;
 mod in_place;
 mod isolation;
 mod kubevirt;
