@@ -1,6 +1,6 @@
 //! What may be asked of the ledger. Times are always UTC.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
@@ -70,6 +70,14 @@ pub(super) enum About {
 }
 
 impl LedgerOptions {
+    /// The copied ledger files that are asked about.
+    pub(super) fn copy(&self) -> Option<&Path> {
+        match &self.about {
+            Some(About::Verify { directory, .. }) => directory.as_deref(),
+            _ => self.directory.as_deref(),
+        }
+    }
+
     /// Whether what is printed is a document and no answer to read on a terminal.
     pub(crate) fn is_document(&self) -> bool {
         self.html

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use stelia_api::attribution::{Attribution, Occupant};
 use stelia_cpus::CpuSet;
 use stelia_ledger::account::{Account, Day, Gap, LocatedTime, Range, Totals, Window, grouped, share, total};
+use stelia_ledger::day::{DAY_US, Date};
 use stelia_ledger::entry::{Class, Closed};
 
 use crate::shared::located;
@@ -16,19 +17,26 @@ const NAMES: usize = 6;
 /// Rows of one attribution within an account.
 const DOERS: usize = 12;
 
-/// The sums of VMs.
-pub(super) const SUMS: [Column<Day>; 6] = [
-    column("VM", |sums: &Day| sums.day.clone()).yields(1).shortens(),
-    column("GUARANTEE", |sums: &Day| guarantee(sums).1.to_owned()),
-    column("COVERED", |sums: &Day| share(sums.promised_us, sums.covered_us)).right(),
-    column("OTHER TASKS", |sums: &Day| sums.other_tasks.to_string())
-        .right()
-        .means(|sums| zero(sums.other_tasks.most)),
-    column("INTERRUPTS", |sums: &Day| grouped(sums.devices))
-        .right()
-        .means(|sums| zero(sums.devices)),
-    column("WAITED", |sums: &Day| duration(sums.delay_ns)).right(),
-];
+/// The sums of VMs, or of the days of one.
+const fn sums(of: &'static str) -> [Column<Day>; 6] {
+    [
+        column(of, |sums: &Day| sums.day.clone()).yields(1).shortens(),
+        column("GUARANTEE", |sums: &Day| guarantee(sums).1.to_owned()),
+        column("COVERED", |sums: &Day| share(sums.promised_us, sums.covered_us)).right(),
+        column("OTHER TASKS", |sums: &Day| known(sums, sums.other_tasks.to_string()))
+            .right()
+            .means(|sums| zero(sums.other_tasks.most)),
+        column("INTERRUPTS", |sums: &Day| known(sums, grouped(sums.devices)))
+            .right()
+            .means(|sums| zero(sums.devices)),
+        column("WAITED", |sums: &Day| known(sums, duration(sums.delay_ns))).right(),
+    ]
+}
+
+pub(super) const SUMS: [Column<Day>; 6] = sums("VM");
+const DAYS: [Column<Day>; 6] = sums("DAY");
+/// Days that a page lists, of a longer time the last ones.
+const MAX_DAYS: u64 = 400;
 
 /// A class of what ran: how often and for how long, where that is counted and measured, and the most frequent names.
 type Ran = (&'static str, Option<Range>, Option<u64>, String);
@@ -104,6 +112,12 @@ pub(super) const RAN: [Column<Doer>; 5] = [
     .right(),
 ];
 
+/// Empty where no reading says so.
+fn known(sums: &Day, text: String) -> String {
+    let is_known = sums.covered_us > 0 || sums.other_tasks.most > 0 || sums.devices > 0;
+    Some(text).filter(|_| is_known).unwrap_or_default()
+}
+
 fn zero(count: u64) -> Meaning {
     if count == 0 { Meaning::Good } else { Meaning::Attention }
 }
@@ -154,6 +168,26 @@ pub(super) fn sections(account: &Account) -> Vec<Section> {
         ),
     ];
     all.into_iter().chain(account.attributions.iter().map(ran)).collect()
+}
+
+/// The sums of each day of the period; of a day without a reading nothing is known.
+pub(super) fn days(account: &Account) -> Section {
+    const ABOUT: &str = "Guaranteed on every day: 0 other tasks and 0 interrupts of other devices.";
+    let last = account.until_us.saturating_sub(1) / DAY_US;
+    let first = (account.since_us / DAY_US).max(last.saturating_sub(MAX_DAYS - 1));
+    let day = |number| {
+        let name = Date::from_days(number).to_string();
+        let read = account.days.iter().find(|day| day.day == name).cloned();
+        read.unwrap_or(Day {
+            day: name,
+            promised_us: DAY_US,
+            ..Day::default()
+        })
+    };
+    // It is not known when the ledger files begin.
+    let is_before = |day: &Day| account.since_us == 0 && day.covered_us == 0;
+    let days: Vec<Day> = (first..=last).map(day).skip_while(is_before).collect();
+    Section::of("Day by day", ABOUT, &DAYS, &days)
 }
 
 /// Who ran during one attribution, and why that may not be all.
@@ -230,17 +264,19 @@ pub(super) fn guarantee(sums: &Day) -> (&'static str, &'static str, String) {
     (look, word, counts(sums))
 }
 
-/// What else matters of an account.
-pub(super) fn coverage(account: &Account) -> Vec<(&'static str, String)> {
-    let covered = share(account.promised_us, account.covered_us);
+/// What else matters of an account; a text is empty where there is nothing to say.
+pub(super) fn coverage(account: &Account) -> [(&'static str, String); 2] {
     let is_part = account.covered_us < account.promised_us;
     let rest = if is_part { ", nothing is known of the rest" } else { "" };
-    let covered = (account.promised_us > 0).then(|| ("Covered", format!("{covered} of the guaranteed time{rest}")));
+    let covered = match share(account.promised_us, account.covered_us) {
+        none if none.is_empty() => none,
+        share => format!("{share} of the guaranteed time{rest}"),
+    };
     let sum = |day: &&Day| day.other_tasks.most.saturating_add(day.devices);
     // The first of equals.
     let worst = account.days.iter().rev().filter(|day| sum(day) > 0).max_by_key(sum);
-    let worst = worst.map(|day| ("Worst day", format!("{}, {}", day.day, counts(day))));
-    covered.into_iter().chain(worst).collect()
+    let worst = worst.map(|day| format!("{}, {}", day.day, counts(day)));
+    [("Covered", covered), ("Worst day", worst.unwrap_or_default())]
 }
 
 /// "3–7 other tasks, 12 device interrupts".
@@ -249,15 +285,7 @@ pub(super) fn counts(day: &Day) -> String {
     format!("{} other tasks, {devices} device interrupts", day.other_tasks)
 }
 
-/// So many units, rounded up to a tenth: what is a bound remains one.
-pub(super) fn tenths(number: u64, unit: u64) -> String {
-    let tenths = number.div_ceil(unit / 10);
-    match tenths % 10 {
-        0 => (tenths / 10).to_string(),
-        rest => format!("{}.{rest}", tenths / 10),
-    }
-}
-
+/// In the largest unit, rounded up to a tenth: what is a bound remains one.
 pub(super) fn duration(ns: u64) -> String {
     const UNITS: [(u64, &str); 6] = [
         (86_400_000_000_000, "d"),
@@ -267,10 +295,13 @@ pub(super) fn duration(ns: u64) -> String {
         (1_000_000, "ms"),
         (1_000, "µs"),
     ];
-    match UNITS.iter().find(|(unit, _)| ns >= *unit) {
-        Some((unit, name)) => format!("{} {name}", tenths(ns, *unit)),
-        None if ns > 0 => format!("{ns} ns"),
-        None => "0".to_owned(),
+    let Some((unit, name)) = UNITS.iter().find(|(unit, _)| ns >= *unit) else {
+        return if ns > 0 { format!("{ns} ns") } else { "0".to_owned() };
+    };
+    let tenths = ns.div_ceil(unit / 10);
+    match tenths % 10 {
+        0 => format!("{} {name}", tenths / 10),
+        rest => format!("{}.{rest} {name}", tenths / 10),
     }
 }
 

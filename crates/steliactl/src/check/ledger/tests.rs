@@ -10,7 +10,6 @@ use stelia_ledger::ring::{Limits, Ring as Writer};
 use stelia_ledger::verdict::{Fault, Verdict};
 use tempfile::TempDir;
 
-use super::account::{All, VmAccount, Watched};
 use super::testing::{good, october, quiet};
 use super::verification::Verification;
 use super::*;
@@ -42,8 +41,29 @@ fn a_quiet_month_has_neither_windows_nor_gaps() {
 }
 
 #[test]
+fn a_day_without_a_reading_is_not_called_zero_and_a_long_time_ends_with_its_last_days() {
+    let days = |since_us, until_us| {
+        let account = Account {
+            since_us,
+            until_us,
+            ..october()
+        };
+        let rows = rows::days(&account).grid.rows.into_iter();
+        rows.map(|row| row.into_iter().map(|cell| cell.text).collect::<Vec<_>>().join(" "))
+            .collect::<Vec<_>>()
+    };
+    let october = october();
+    let month = days(october.since_us, october.until_us);
+    assert_eq!(month.len(), 31);
+    assert_eq!(month[9], "2026-10-10 not known 0.00% - - -");
+    let since_ever = days(0, october.until_us);
+    assert_eq!((since_ever.len(), &since_ever[0]), (31, &month[0]));
+    assert_eq!(days(1, u64::MAX).len(), 400);
+}
+
+#[test]
 fn an_empty_ledger_has_no_entries() {
-    let text = text(&Verification::of(Verdict::default(), false));
+    let text = text(&Verification(Verdict::default()));
     says(&text, &["Entries:", "none"]);
     never_says(&text, &["0 to 0"]);
 }
@@ -71,7 +91,7 @@ fn nothing_known_is_never_told_as_zero() {
         let unknown = vm_account(promised, 0);
         says(&text(&unknown), &[words]);
         never_says(&text(&unknown), &["0 other tasks"]);
-        assert!(page(unknown.account, good()).contains("class=\"headline unknown\""));
+        assert!(page(unknown.said, good()).contains("class=\"headline unknown\""));
     }
 }
 
@@ -167,7 +187,7 @@ fn broken() -> Verdict {
 
 #[test]
 fn a_ledger_that_was_modified_fails_and_says_where() {
-    let proof = Verification::of(broken(), false);
+    let proof = Verification(broken());
     insta::assert_snapshot!(text(&proof));
     assert_eq!(proof.failure().unwrap(), "the ledger was modified: 1 fault");
     assert!(page(october(), broken()).contains("The ledger was modified: 1 fault."));
@@ -175,15 +195,15 @@ fn a_ledger_that_was_modified_fails_and_says_where() {
 
 #[test]
 fn a_ledger_that_is_good_succeeds_and_a_copy_without_a_key_is_verified_by_nothing() {
-    assert_eq!(Verification::of(good(), false).failure(), None);
-    insta::assert_snapshot!(text(&Verification::of(good(), true)));
+    assert_eq!(Verification(good()).failure(), None);
+    insta::assert_snapshot!(text(&Verification(good())));
     let verdict = Verdict {
         vouched_seq: 40_300,
         vouched_by: "q1w2".to_owned(),
         ..good()
     };
     says(
-        &text(&Verification::of(verdict, false)),
+        &text(&Verification(verdict)),
         &["key q1w2, up to entry 40300", "entries 40301 to 40400"],
     );
 }
@@ -192,7 +212,7 @@ fn a_ledger_that_is_good_succeeds_and_a_copy_without_a_key_is_verified_by_nothin
 fn a_ledger_that_nothing_verifies_is_a_failure_and_not_called_modified() {
     let mut verdict = good();
     verdict.faults.push(Fault::from("no entry is verified".to_owned()));
-    let proof = Verification::of(verdict, false);
+    let proof = Verification(verdict);
     assert!(!proof.failure().unwrap().contains("modified"));
     says(&text(&proof), &["FAIL  no entry is verified"]);
 }
@@ -201,7 +221,7 @@ fn a_ledger_that_nothing_verifies_is_a_failure_and_not_called_modified() {
 fn who_ran_is_told_over_all_cpus_and_what_was_dropped_too() {
     let watched = Watched {
         pod: Pod::unnamed("aaaaaaaa"),
-        attribution: october().attributions.remove(0),
+        said: october().attributions.remove(0),
     };
     insta::assert_snapshot!(text(&watched));
 }
@@ -269,9 +289,9 @@ fn every_member_of_the_json_is_documented() {
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md")).unwrap();
     let watched = Watched {
         pod: Pod::default(),
-        attribution: october().attributions.remove(0),
+        said: october().attributions.remove(0),
     };
-    let proof = Verification::of(broken(), true);
+    let proof = Verification(broken());
     for (section, value) in [
         ("ledger VM", serde_json::to_value(VmAccount::of(october())).unwrap()),
         ("ledger VM --watch", serde_json::to_value(&watched).unwrap()),

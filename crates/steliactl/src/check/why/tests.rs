@@ -261,7 +261,7 @@ fn a_cpu_names_its_owner_its_pools_and_who_else_runs_there() {
         node
     };
     for (node, cpu, expected) in [
-        (told(), 4, &["vCPU 0 (tid 70)", "sibling CPU 5 (same owner)"][..]),
+        (told(), 4, &["vCPU 0 (tid 70)", "sibling CPU 5 (team-a/vm)"][..]),
         (
             told(),
             2,

@@ -25,16 +25,11 @@ pub(super) fn answer(
     let node = &description.node;
     let (uid, instance) = node.instances.get_key_value(pod).ok_or_else(|| no_instance(pod))?;
     let name = Pod::of(uid, instance);
-    let is = match instance.state {
-        State::Isolated if instance.degraded.is_empty() => "is isolated",
-        State::Isolated => "is isolated, but DEGRADED",
-        State::Pinned => "is pinned, not isolated",
-        _ => "is NOT isolated",
-    };
-    let details =
-        json!({ "state": instance.state, "degraded": instance.degraded, "not_isolated": instance.not_isolated });
-    let mut answer = Answer::new(String::new(), &details);
-    answer.details.extend(name.members());
+    let mut details = json!(name);
+    details["state"] = json!(instance.state);
+    details["degraded"] = json!(instance.degraded);
+    details["not_isolated"] = json!(instance.not_isolated);
+    let mut answer = Answer::new(String::new(), details);
     answer.reasons(instance);
     let [state, registered] = [instance.state_since_us, instance.registered_us].map(|us| age(us, now));
     // A time that is not known has no age.
@@ -49,20 +44,27 @@ pub(super) fn answer(
     float(&mut answer, description, instance, busy);
     let waits = instance
         .not_isolated
-        .as_ref()
-        .is_some_and(|reason| reason.code == ReasonCode::NoVcpus);
+        .iter()
+        .any(|reason| reason.code == ReasonCode::NoVcpus);
     if instance.isolation == Isolation::Container {
         answer.say("vCPUs", "not told apart: its whole container has the CPUs");
     } else if instance.vcpus.is_empty() && !waits {
         answer.say("vCPUs", "none are attached, so none was measured");
     }
     let is_all_measured = slowdowns(&mut answer, description, (&name, instance), readings);
-    let slow = match instance.vcpus.len() {
-        0 => "",
-        _ if answer.rows.iter().any(|row| row.label == "Slow") => "; it is slowed down",
-        _ if !is_all_measured && instance.degraded.is_empty() => "; not all that may slow it down was measured",
-        _ if instance.degraded.is_empty() => "; nothing slows it down",
-        _ => "",
+    let is_degraded = !instance.degraded.is_empty();
+    let is = match instance.state {
+        State::Isolated if is_degraded => "is isolated, but DEGRADED",
+        State::Isolated => "is isolated",
+        State::Pinned => "is pinned, not isolated",
+        _ => "is NOT isolated",
+    };
+    let slow = match answer.facts.iter().any(|row| row.label == "Slow") {
+        _ if instance.vcpus.is_empty() => "",
+        true => "; it is slowed down",
+        false if is_degraded => "",
+        false if is_all_measured => "; nothing slows it down",
+        false => "; not all that may slow it down was measured",
     };
     answer.title = format!("{name} {is}{slow}");
     answer.node_problems(description);
