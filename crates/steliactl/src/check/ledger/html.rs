@@ -10,6 +10,7 @@ use super::rows::{self, Section};
 use super::{LedgerReader, Period, verification};
 use crate::shared::daemon::Failure;
 use crate::shared::kernel::{Roots, host_name};
+use crate::shared::located::clock;
 use crate::shared::output::{Meaning, now};
 
 /// What the template writes.
@@ -55,7 +56,7 @@ pub fn page_of(account: Account, verdict: &Verdict, key: &str, host: &str, made_
     let covering = verdict.heads.iter().find(|head| head.seq >= one.said.seq);
     let page = Page {
         host,
-        made: rows::clock(made_us),
+        made: clock(made_us),
         one,
         guarantee: rows::guarantee(&one.sums()),
         sections,

@@ -25,7 +25,7 @@ use stelia_ledger::verdict::Verdict;
 use zbus::Variant;
 use zbus::proxy::CacheProperties;
 
-use crate::shared::daemon::{Client, Failure, Pod, Pods, VmPattern, is_glob, named_pod, none_among};
+use crate::shared::daemon::{Client, Failure, Pod, Pods, VmPattern, is_glob, named_pod, none_among, parse};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{OutputOptions, now};
 use account::{All, VmAccount, Watched};
@@ -197,9 +197,7 @@ async fn answered<T: DeserializeOwned>(
     client: &Client,
     call: impl Future<Output = zbus::Result<String>>,
 ) -> Result<T, Failure> {
-    let text = client.answer_while_alive(call).await?;
-    let invalid = |cause| Failure::Other(format!("the daemon's answer about the ledger is not valid: {cause}"));
-    serde_json::from_str(&text).map_err(invalid)
+    parse("the ledger", &client.answer_while_alive(call).await?)
 }
 
 /// The accounts of all VMs in copied ledger files.

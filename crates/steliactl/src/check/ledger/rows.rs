@@ -9,7 +9,7 @@ use stelia_ledger::account::{Account, Day, Gap, LocatedTime, Range, Totals, Wind
 use stelia_ledger::day::{DAY_US, Date};
 use stelia_ledger::entry::{Class, Closed};
 
-use crate::shared::located;
+use crate::shared::located::{self, clock};
 use crate::shared::output::{Column, Grid, Meaning, column, counted};
 
 /// Names of a class that are printed; the others are counted.
@@ -150,22 +150,23 @@ pub(super) fn sections(account: &Account) -> Vec<Section> {
     const GAP: &str = "The guaranteed time for which there are no two readings of the same counters.";
     const PLACE: &str = "Near: on a NUMA node of these CPUs. Attached: on a node without CPUs that belongs to one of these, or to a device. \
                          Remote: on any other node. Read once an hour, or less often on nodes with many VMs, and when the CPUs change.";
-    let classes = classes(&account.totals);
-    let mut gaps = Section::of("Times that are not covered", GAP, &GAPS, &account.gaps);
-    if account.gaps_left_out > 0 {
-        let more = counted(account.gaps_left_out, "more gap");
-        gaps.missing.push(format!("{more} not listed."));
-    }
+    let gaps = Section::of("Times that are not covered", GAP, &GAPS, &account.gaps);
+    let more = counted(account.gaps_left_out, "more gap");
+    let missing = Some(format!("{more} not listed.")).filter(|_| account.gaps_left_out > 0);
+    let places = "NUMA nodes of CPUs, memory and devices";
     let all = [
-        Section::of("Everything that was counted", GUARANTEED, &CLASSES, &classes),
-        Section::of("The worst windows", WINDOW, &WINDOWS, &account.worst),
-        gaps,
         Section::of(
-            "NUMA nodes of CPUs, memory and devices",
-            PLACE,
-            &LOCATED,
-            &account.located,
+            "Everything that was counted",
+            GUARANTEED,
+            &CLASSES,
+            &classes(&account.totals),
         ),
+        Section::of("The worst windows", WINDOW, &WINDOWS, &account.worst),
+        Section {
+            missing: missing.into_iter().collect(),
+            ..gaps
+        },
+        Section::of(places, PLACE, &LOCATED, &account.located),
     ];
     all.into_iter().chain(account.attributions.iter().map(ran)).collect()
 }
@@ -194,22 +195,23 @@ pub(super) fn days(account: &Account) -> Section {
 pub(super) fn ran(one: &Attribution) -> Section {
     let rows = who(one);
     let title = format!("Who ran on CPUs {}, {}", one.cpus, between(one.from_us, one.until_us));
-    let mut section = Section::of(&title, "", &RAN, &rows);
-    let missing = &mut section.missing;
-    if one.dropped > 0 {
-        let dropped = grouped(one.dropped);
-        missing.push(format!("Incomplete: the kernel had no room to count {dropped} events."));
-    }
-    missing.extend(one.problems.iter().map(|problem| format!("Problem: {problem}")));
+    let dropped = Some(grouped(one.dropped)).filter(|_| one.dropped > 0);
+    let dropped = dropped.map(|events| format!("Incomplete: the kernel had no room to count {events} events."));
+    let problems = one.problems.iter().map(|problem| format!("Problem: {problem}"));
+    let mut missing: Vec<String> = dropped.into_iter().chain(problems).collect();
     if rows.is_empty() {
         // An incomplete one proves nothing.
-        let nothing = match missing.as_slice() {
-            [] => "Nothing else ran.",
-            _ => "Unknown.",
+        let nothing = if missing.is_empty() {
+            "Nothing else ran."
+        } else {
+            "Unknown."
         };
         missing.insert(0, nothing.to_owned());
     }
-    section
+    Section {
+        missing,
+        ..Section::of(&title, "", &RAN, &rows)
+    }
 }
 
 /// The classes in the order in which a customer asks for them.
@@ -307,11 +309,6 @@ pub(super) fn duration(ns: u64) -> String {
 
 fn lasted(from_us: u64, until_us: u64) -> String {
     duration(until_us.saturating_sub(from_us).saturating_mul(1_000))
-}
-
-/// `2026-10-31 12:34:56`, UTC; empty for 0.
-pub(super) fn clock(us: u64) -> String {
-    located::clock(us)
 }
 
 /// From when until when; the beginning may be that of the ledger files, which is not known.
