@@ -56,15 +56,15 @@ pub(crate) async fn run(
     roots: &Roots,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
-    let reader = match asked.copy() {
-        Some(directory) => LedgerReader::Copy(directory.to_owned()),
+    let reader = match &asked.directory {
+        Some(directory) => LedgerReader::Copy(directory.clone()),
         None => LedgerReader::Daemon(client().await?),
     };
     let (vm, period) = match (&asked.about, &reader, &asked.vm) {
         (Some(About::Key), LedgerReader::Daemon(client), _) => {
             return output_options.print(&verification::key(client).await?);
         }
-        (Some(About::Verify { key, expect, .. }), ..) => {
+        (Some(About::Verify { key, expect }), ..) => {
             return output_options.print(&reader.verification(key, expect.as_ref()).await?);
         }
         (_, _, None) => return output_options.print(&reader.all(asked.period(now())?).await?),

@@ -221,18 +221,6 @@ fn what_slows_a_vm_down_is_told_once_with_its_fix() {
 }
 
 #[test]
-fn kubelets_file_may_say_something_else_or_nothing() {
-    let mut node = told();
-    Arc::make_mut(&mut node.node.entries)
-        .get_mut(PODS[0])
-        .unwrap()
-        .insert("vm".to_owned(), "4-6".parse().unwrap());
-    says(&text(&quiet(&node, 0)), &["assigns 4-6"]);
-    Arc::make_mut(&mut node.node.entries).clear();
-    says(&text(&quiet(&node, 0)), &["no assignment"]);
-}
-
-#[test]
 fn what_is_no_vm_or_no_cpu_has_its_exit_code() {
     let none = (&slow::Reading::default(), &slow::Reading::default());
     assert_eq!(vm::answer(&told(), PODS[2], NOW, none).unwrap_err().exit_code(), 3);

@@ -39,7 +39,7 @@ pub(super) fn answer(
             format!("{} for {state}, registered {registered} ago", instance.state),
         );
     }
-    cpus(&mut answer, description, pod, instance);
+    cpus(&mut answer, description, instance);
     let busy = share(readings.0, readings.1, &instance.float, |time| time.busy);
     float(&mut answer, description, instance, busy);
     let waits = instance
@@ -71,8 +71,8 @@ pub(super) fn answer(
     Ok(answer)
 }
 
-fn cpus(answer: &mut Answer, description: &Description, pod: &str, instance: &Instance) {
-    let (node, own, container) = (&description.node, &instance.exclusive, &instance.container);
+fn cpus(answer: &mut Answer, description: &Description, instance: &Instance) {
+    let (node, own) = (&description.node, &instance.exclusive);
     let host = nodes(&node.topology, own).to_string();
     let mut text = if own.is_empty() {
         "none of its own".to_owned()
@@ -87,17 +87,8 @@ fn cpus(answer: &mut Answer, description: &Description, pod: &str, instance: &In
     }
     answer.say("CPUs", text);
     if let Some(allocation) = &instance.allocation {
-        return allocated(answer, allocation);
+        allocated(answer, allocation);
     }
-    let entry = node.entries.get(pod).and_then(|containers| containers.get(container));
-    let assigned = match (entry, node.pod_entries.get(pod)) {
-        _ if node.kubelet_problem.is_some() => return,
-        (Some(entry), _) if entry == own => return,
-        (Some(entry), _) => format!("kubelet assigns {entry} to container {container}"),
-        (None, Some(entry)) => format!("kubelet assigns {entry} to the whole pod (pod-level resources)"),
-        (None, None) => format!("kubelet has no assignment for container {container}"),
-    };
-    answer.say("Assigned", assigned);
 }
 
 /// What was asked of steliad's allocator, and what it chose.
