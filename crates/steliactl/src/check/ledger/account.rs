@@ -69,12 +69,10 @@ impl Render for VmAccount {
         let (account, mut parts) = (&self.said, Vec::new());
         if style.legend {
             let (_, word, counts) = rows::guarantee(&self.sums());
-            let [covered, worst] = rows::coverage(account);
             let mut facts = vec![
                 ("Guarantee", format!("{word}: {counts}")),
                 ("Fix", self.fix()),
-                covered,
-                worst,
+                ("Covered", rows::coverage(account)),
                 ("Period", format!("{} UTC", self.period())),
                 ("Last entry", account.seq.to_string()),
                 ("Its hash", account.hash.clone()),

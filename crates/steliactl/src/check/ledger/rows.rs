@@ -266,19 +266,14 @@ pub(super) fn guarantee(sums: &Day) -> (&'static str, &'static str, String) {
     (look, word, counts(sums))
 }
 
-/// What else matters of an account; a text is empty where there is nothing to say.
-pub(super) fn coverage(account: &Account) -> [(&'static str, String); 2] {
+/// How much of the guaranteed time is covered; empty where nothing was guaranteed.
+pub(super) fn coverage(account: &Account) -> String {
     let is_part = account.covered_us < account.promised_us;
     let rest = if is_part { ", nothing is known of the rest" } else { "" };
-    let covered = match share(account.promised_us, account.covered_us) {
+    match share(account.promised_us, account.covered_us) {
         none if none.is_empty() => none,
         share => format!("{share} of the guaranteed time{rest}"),
-    };
-    let sum = |day: &&Day| day.other_tasks.most.saturating_add(day.devices);
-    // The first of equals.
-    let worst = account.days.iter().rev().filter(|day| sum(day) > 0).max_by_key(sum);
-    let worst = worst.map(|day| format!("{}, {}", day.day, counts(day)));
-    [("Covered", covered), ("Worst day", worst.unwrap_or_default())]
+    }
 }
 
 /// "3–7 other tasks, 12 device interrupts".

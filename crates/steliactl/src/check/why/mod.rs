@@ -1,7 +1,6 @@
 //! `why`: why a VM, a CPU or the node is as it is. An answer is rows, each with a label.
 
 mod cpu;
-mod node;
 mod slow;
 #[cfg(test)]
 mod tests;
@@ -11,14 +10,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use stelia_api::Reason;
 use stelia_cpus::CpuSet;
 use stelia_model::Instance;
 
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, fact};
-use crate::shared::kernel::{Roots, interrupts};
-use crate::shared::output::{Meaning, OutputOptions, Render, TextStyle, facts, now, paragraph, printable};
+use crate::shared::kernel::{Roots, host_name, interrupts};
+use crate::shared::output::{Meaning, OutputOptions, Render, TextStyle, counted, facts, now, paragraph, printable};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Row {
@@ -36,9 +35,6 @@ pub(crate) struct Answer {
     /// The first line.
     #[serde(skip)]
     title: String,
-    /// What is printed below the facts.
-    #[serde(skip)]
-    below: String,
 }
 
 /// How long disturbances of a VM or a CPU are counted.
@@ -111,7 +107,7 @@ impl Render for Answer {
             (label.to_owned(), row.text.clone(), meaning)
         };
         let rows: Vec<_> = self.facts.iter().map(labelled).collect();
-        paragraph(&printable(&self.title), style) + &facts(&rows, style) + &self.below
+        paragraph(&printable(&self.title), style) + &facts(&rows, style)
     }
 }
 
@@ -140,15 +136,12 @@ pub(crate) async fn run(
     what: &str,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
-    let describe = async || Ok::<_, Failure>(client.describe().await?).map(|told| (names(&told, root), told));
     let answer = match (what, cpu_number(what)) {
-        ("node", _) => {
-            let (pods, description) = describe().await?;
-            node::answer(&description, &pods, roots, root, output_options.style)
-        }
+        ("node", _) => of_node(&client.describe().await?, &host_name(&roots.proc)),
         (_, Some(cpu)) => {
-            let (pods, description) = describe().await?;
+            let description = client.describe().await?;
             let fired = interrupts::measured(&roots.proc, MEASURE_INTERVAL).await;
+            let pods = names(&description, root);
             cpu::answer(&description, &pods, cpu, fired.as_deref(), now())?
         }
         (several, None) if several.parse().is_ok_and(|cpus: CpuSet| cpus.len() > 1) => {
@@ -156,7 +149,7 @@ pub(crate) async fn run(
         }
         (_, None) => {
             let uid = client.find(what).await?.pod.pod_uid;
-            let (_, description) = describe().await?;
+            let description = client.describe().await?;
             let began = Instant::now();
             let before = slow::Reading::take(&description, &uid, roots, began.elapsed());
             tokio::time::sleep(MEASURE_INTERVAL).await;
@@ -165,4 +158,24 @@ pub(crate) async fn run(
         }
     };
     output_options.print(&answer)
+}
+
+/// What is wrong on the node, and who assigns CPUs. `status` has the rest.
+fn of_node(description: &Description, host: &str) -> Answer {
+    let (node, problems) = (&description.node, &description.problems);
+    let has = match problems.len() as u64 {
+        0 => "no problems".to_owned(),
+        count => counted(count, "problem"),
+    };
+    let details = json!({ "problems": problems, "cpu_source": node.cpu_source });
+    let mut answer = Answer::new(format!("{host} has {has}"), details);
+    for problem in problems {
+        answer.reason("Problem", problem);
+    }
+    // A file that is damaged says nothing of the policy.
+    let configured = description.kubelet_config["cpuManagerPolicy"].as_str();
+    let policy = node.kubelet_policy.as_deref().or(configured);
+    let policy = policy.map_or(String::new(), |policy| format!(" (CPU manager policy {policy})"));
+    answer.say("Assigned", format!("by {}{policy}", node.cpu_source.name()));
+    answer
 }
