@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kubelet_planner::manifest::Described;
 use kubelet_planner::{
-    Container, ContainerAllocation, ContainerKind, Cpus, Pod, Rejection, Settings, admit, features, until_full,
-    with_settings,
+    Container, ContainerAllocation, ContainerKind, Cpus, Pod, Rejection, Settings, VariantError, admit, features,
+    until_full, with_settings,
 };
 use serde::Serialize;
 use stelia_cpus::{CpuSet, NodeSet};
@@ -152,16 +152,9 @@ impl Answer {
                 answer = answer.refused(Rejected::new(&rejection, pod, subject));
                 rejection.merges
             }
-            (
-                Ok(admission),
-                Fit::TooLarge {
-                    resource,
-                    reason,
-                    message,
-                },
-            ) => {
+            (Ok(admission), Fit::TooLarge { resource, message }) => {
                 answer = answer.refused(Rejected {
-                    reason: reason.to_owned(),
+                    reason: format!("OutOf{resource}"),
                     message,
                     resource: Some(resource.to_owned()),
                     ..Rejected::default()
@@ -246,13 +239,11 @@ impl Rejected {
 
 /// The CPUs that these containers have for themselves or their pod.
 fn own_cpus<'a>(containers: impl IntoIterator<Item = &'a ContainerAllocation>) -> CpuSet {
-    let mut own = CpuSet::new();
-    for container in containers {
-        if let Cpus::PodShared(cpus) | Cpus::Exclusive(cpus) = &container.cpus {
-            own.union_with(cpus);
-        }
-    }
-    own
+    let own = containers.into_iter().filter_map(|one| match &one.cpus {
+        Cpus::Shared => None,
+        Cpus::PodShared(cpus) | Cpus::Exclusive(cpus) => Some(cpus),
+    });
+    own.fold(CpuSet::new(), |all, cpus| all.union(cpus))
 }
 
 impl Fits {
@@ -279,17 +270,18 @@ impl WhatIf {
         let needed = features::chosen(&settings).into_iter();
         let needed = needed.filter_map(|feature| feature.gate(features::KUBELET));
         let missing = needed.filter(|gate| !gate.is_on(&gates)).map(|gate| gate.name);
-        let answer = match with_settings(&subject.node, settings) {
-            Ok(node) => Answer::of_kubelet(
+        let with = |node| {
+            Answer::of_kubelet(
                 question,
                 &Subject {
                     node,
                     ..subject.clone()
                 },
                 true,
-            ),
-            Err(cause) => Answer::about(question).refused(*Rejected::unknown(cause.to_string(), "")),
+            )
         };
+        let without = |cause: VariantError| Answer::about(question).refused(*Rejected::unknown(cause.to_string(), ""));
+        let answer = with_settings(&subject.node, settings).map_or_else(without, with);
         Self {
             change,
             missing_gates: missing.collect(),
