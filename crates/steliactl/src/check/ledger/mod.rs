@@ -32,7 +32,7 @@ use account::{All, VmAccount, Watched};
 pub use html::page_of;
 use options::About;
 pub(crate) use options::LedgerOptions;
-use verification::Verification;
+use verification::{Key, Verification};
 
 /// The ledger files, below the root directory (systemd's `StateDirectory=` of the daemon).
 const FILES: &str = "var/lib/stelia/ledger";
@@ -62,7 +62,7 @@ pub(crate) async fn run(
     };
     let (vm, period) = match (&asked.about, &reader, &asked.vm) {
         (Some(About::Key), LedgerReader::Daemon(client), _) => {
-            return output_options.print(&verification::key(client).await?);
+            return output_options.print(&Key::of(client).await?);
         }
         (Some(About::Verify { key, expect }), ..) => {
             return output_options.print(&reader.verification(key, expect.as_ref()).await?);
@@ -113,22 +113,18 @@ impl LedgerReader {
         Ok(VmAccount::of(account))
     }
 
-    /// `keys` are those that signatures of a copy must be of; without any, those that it names. `expected` is an entry's number and hash
-    /// that are known from elsewhere.
-    async fn verdict(&self, keys: &[String], expected: Option<&(u64, String)>) -> Result<Verdict, Failure> {
-        match self {
-            Self::Daemon(client) => answered(client, client.manager().verify_ledger(Dict::new())).await,
-            Self::Copy(directory) => verdict(directory, keys, expected),
-        }
-    }
-
-    /// Whether the ledger files are what was written; as [`Self::verdict`].
+    /// Whether the ledger files are what was written. `keys` are those that signatures of a copy must be of; without any, those that it names.
+    /// `expected` is an entry's number and hash that are known from elsewhere.
     pub(crate) async fn verification(
         &self,
         keys: &[String],
         expected: Option<&(u64, String)>,
     ) -> Result<Verification, Failure> {
-        Ok(Verification(self.verdict(keys, expected).await?))
+        let verdict = match self {
+            Self::Daemon(client) => answered(client, client.manager().verify_ledger(Dict::new())).await?,
+            Self::Copy(directory) => verdict(directory, keys, expected)?,
+        };
+        Ok(Verification(verdict))
     }
 }
 

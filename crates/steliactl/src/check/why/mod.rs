@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use stelia_api::Reason;
 use stelia_cpus::CpuSet;
+use stelia_koordinator::allocator::CpuSource;
 use stelia_model::Instance;
 
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, fact};
@@ -172,9 +173,9 @@ fn of_node(description: &Description, host: &str) -> Answer {
     for problem in problems {
         answer.reason("Problem", problem);
     }
-    // A file that is damaged says nothing of the policy.
-    let configured = description.kubelet_config["cpuManagerPolicy"].as_str();
-    let policy = node.kubelet_policy.as_deref().or(configured);
+    // A file that is damaged says nothing of the policy, and steliad acts on no other than static.
+    let by_kubelet = (node.cpu_source == CpuSource::Kubelet).then_some("static");
+    let policy = node.kubelet_policy.as_deref().or(by_kubelet);
     let policy = policy.map_or(String::new(), |policy| format!(" (CPU manager policy {policy})"));
     answer.say("Assigned", format!("by {}{policy}", node.cpu_source.name()));
     answer
