@@ -56,7 +56,11 @@ pub(crate) async fn run(
     roots: &Roots,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
-    let reader = match &asked.directory {
+    let directory = match &asked.about {
+        Some(About::Verify { directory, .. }) => directory,
+        _ => &asked.directory,
+    };
+    let reader = match directory {
         Some(directory) => LedgerReader::Copy(directory.clone()),
         None => LedgerReader::Daemon(client().await?),
     };
@@ -64,7 +68,7 @@ pub(crate) async fn run(
         (Some(About::Key), LedgerReader::Daemon(client), _) => {
             return output_options.print(&Key::of(client).await?);
         }
-        (Some(About::Verify { key, expect }), ..) => {
+        (Some(About::Verify { key, expect, .. }), ..) => {
             return output_options.print(&reader.verification(key, expect.as_ref()).await?);
         }
         (_, _, None) => return output_options.print(&reader.all(asked.period(now())?).await?),
@@ -193,7 +197,7 @@ async fn answered<T: DeserializeOwned>(
     client: &Client,
     call: impl Future<Output = zbus::Result<String>>,
 ) -> Result<T, Failure> {
-    parse("the ledger", &client.answer_while_alive(call).await?)
+    parse("Ledger", &client.answer_while_alive(call).await?)
 }
 
 /// The accounts of all VMs in copied ledger files.
