@@ -77,7 +77,7 @@ impl Render for VmAccount {
                 ("Last entry", account.seq.to_string()),
                 ("Its hash", account.hash.clone()),
             ];
-            facts.retain(|(name, fact)| !fact.is_empty() || *name == "Its hash");
+            facts.retain(|(_, fact)| !fact.is_empty());
             parts.push(paragraph(&printable(&self.pod.in_full()), style) + &properties(facts, style));
         }
         parts.extend(rows::sections(account).iter().map(|one| one.text(style)));
