@@ -137,10 +137,10 @@ pub(crate) async fn run(
     what: &str,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
+    let description = client.describe().await?;
     let answer = match (what, cpu_number(what)) {
-        ("node", _) => of_node(&client.describe().await?, &host_name(&roots.proc)),
+        ("node", _) => of_node(&description, &host_name(&roots.proc)),
         (_, Some(cpu)) => {
-            let description = client.describe().await?;
             let fired = interrupts::measured(&roots.proc, MEASURE_INTERVAL).await;
             let pods = names(&description, root);
             cpu::answer(&description, &pods, cpu, fired.as_deref(), now())?
@@ -150,7 +150,6 @@ pub(crate) async fn run(
         }
         (_, None) => {
             let uid = client.find(what).await?.pod.pod_uid;
-            let description = client.describe().await?;
             let began = Instant::now();
             let before = slow::Reading::take(&description, &uid, roots, began.elapsed());
             tokio::time::sleep(MEASURE_INTERVAL).await;
