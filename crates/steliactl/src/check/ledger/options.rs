@@ -87,8 +87,8 @@ impl LedgerOptions {
     pub(super) fn period(&self, now: u64) -> Result<(u64, u64), Failure> {
         let is_report_alone = self.html && self.since.or(self.until).is_none();
         let month = self.month.or(is_report_alone.then(|| Month::of(now)));
-        let since = month.map(Month::begins).or(self.since).unwrap_or(0);
-        let until = month.map(Month::ends).or(self.until).unwrap_or(now);
+        let asked = (self.since.unwrap_or(0), self.until.unwrap_or(now));
+        let (since, until) = month.map_or(asked, Month::period);
         if since > now {
             return Err(Failure::Usage("--since is in the future".to_owned()));
         }
@@ -108,27 +108,25 @@ fn time(text: &str) -> Result<u64, &'static str> {
 /// second are left out.
 fn at(text: &str, now: u64) -> Option<u64> {
     let (today, text) = (now - now % DAY_US, text.trim());
-    match text {
-        "now" => return Some(now),
-        "today" => return Some(today),
-        "yesterday" => return today.checked_sub(DAY_US),
-        "month" => return Some(Month::of(now).begins()),
-        _ => {}
-    }
-    if let Some(back) = text.strip_prefix('-') {
-        return now.checked_sub(humantime::parse_duration(back).ok()?.as_micros().try_into().ok()?);
-    }
-    if let Some(month) = Month::parse(text) {
-        return Some(month.begins());
-    }
-    let text = text.trim_end_matches("UTC").trim_end_matches(['Z', 'z']).trim_end();
-    let missing = match text.len() {
-        10 => " 00:00:00",
-        16 => ":00",
-        _ => "",
-    };
-    let time = humantime::parse_rfc3339_weak(&format!("{}{missing}", text.replace('t', "T"))).ok()?;
-    time.duration_since(UNIX_EPOCH).ok()?.as_secs().checked_mul(1_000_000)
+    let back = text.strip_prefix('-').map(humantime::parse_duration);
+    Some(match (text, back, Month::parse(text)) {
+        ("now", ..) => now,
+        ("today", ..) => today,
+        ("yesterday", ..) => today.checked_sub(DAY_US)?,
+        ("month", ..) => Month::of(now).begins(),
+        (_, Some(back), _) => now.checked_sub(back.ok()?.as_micros().try_into().ok()?)?,
+        (_, None, Some(month)) => month.begins(),
+        (text, None, None) => {
+            let text = text.trim_end_matches("UTC").trim_end_matches(['Z', 'z']).trim_end();
+            let missing = match text.len() {
+                10 => " 00:00:00",
+                16 => ":00",
+                _ => "",
+            };
+            let time = humantime::parse_rfc3339_weak(&format!("{}{missing}", text.replace('t', "T"))).ok()?;
+            time.duration_since(UNIX_EPOCH).ok()?.as_secs().checked_mul(1_000_000)?
+        }
+    })
 }
 
 fn public_key(text: &str) -> Result<String, &'static str> {

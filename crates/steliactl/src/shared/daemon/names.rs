@@ -8,9 +8,9 @@ use stelia_cpus::text::near;
 use stelia_model::FormerVm;
 
 use super::client::{Client, connect};
-use super::condition::{Condition, age};
+use super::condition::Condition;
 use super::failure::Failure;
-use super::node::{Description, FORMER, restart};
+use super::node::{Description, former_since, restart};
 use super::pod::{Pod, Pods};
 use crate::shared::output::{cut, now, some_of};
 
@@ -64,12 +64,10 @@ pub(super) fn or_former(failure: Failure, asked: &str, description: &Description
     let mut formers = description.node.former.iter();
     let found = formers.find(|one| pod(one).is_called(asked, &all));
     match (failure, found) {
-        (Failure::NoSuchInstance(_), Some(one)) => Failure::NoSuchInstance(format!(
-            "{} ({ago} ago): {FORMER}; {fix}",
-            pod(one),
-            ago = age(one.ended_us, now()),
-            fix = restart(description)
-        )),
+        (Failure::NoSuchInstance(_), Some(one)) => {
+            let (what, fix) = (former_since(one.ended_us, now()), restart(description));
+            Failure::NoSuchInstance(format!("{}: {what}; {fix}", pod(one)))
+        }
         (failure, _) => failure,
     }
 }

@@ -10,6 +10,7 @@ use stelia_cpus::CpuSet;
 pub(crate) use stelia_model::Description;
 use stelia_model::FormerVm;
 
+use super::condition::age;
 use super::pod::Pod;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -44,6 +45,14 @@ pub(crate) fn is_file_unusable(description: &Description) -> bool {
 
 /// What a former VM is, and what to do about it.
 pub(crate) const FORMER: &str = "released or ended, not isolated if still running";
+
+/// The same with when it ended, microseconds since the epoch, where that is known.
+pub(crate) fn former_since(ended_us: u64, now: u64) -> String {
+    match age(ended_us, now) {
+        ago if ago.is_empty() => FORMER.to_owned(),
+        ago => format!("released or ended {ago} ago, not isolated if still running"),
+    }
+}
 
 /// What isolates such a VM again.
 pub(crate) fn restart(description: &Description) -> &'static str {
