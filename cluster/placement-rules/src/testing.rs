@@ -48,6 +48,18 @@ pub fn vm_with(cpus: u64, allocation: AllocationRequest, follows_scheduler: bool
     Request::new(pod(cpus * 1000, 1), Some(vm), Default::default())
 }
 
+/// A pod has these CPUs to itself now, that kubelet did not choose.
+pub fn allocate(facts: &mut Facts, number: u128, cpus: &CpuSet) {
+    facts.exclusive.union_with(cpus);
+    facts.shared = facts.topology.online().difference(&facts.exclusive);
+    facts.allocations.push(PodAllocation {
+        pod: uid(number),
+        name: None,
+        cpus: cpus.clone(),
+        by_kubelet: false,
+    });
+}
+
 /// A pod's UID by a number.
 #[allow(clippy::unwrap_used)]
 pub fn uid(number: u128) -> PodUid {
