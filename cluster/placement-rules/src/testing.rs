@@ -49,11 +49,11 @@ pub fn vm_with(cpus: u64, allocation: AllocationRequest, follows_scheduler: bool
 }
 
 /// A pod has these CPUs to itself now, that kubelet did not choose.
-pub fn allocate(facts: &mut Facts, number: u128, cpus: &CpuSet) {
+pub fn allocate(facts: &mut Facts, pod: PodUid, cpus: &CpuSet) {
     facts.exclusive.union_with(cpus);
     facts.shared = facts.topology.online().difference(&facts.exclusive);
     facts.allocations.push(PodAllocation {
-        pod: uid(number),
+        pod,
         name: None,
         cpus: cpus.clone(),
         by_kubelet: false,

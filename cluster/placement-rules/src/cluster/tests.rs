@@ -20,7 +20,7 @@ fn node(used: [u32; 2]) -> Facts {
         let first = [4u32, 64][socket as usize];
         let cpus: CpuSet = (first..first + cores).flat_map(|cpu| [cpu, cpu + 128]).collect();
         if !cpus.is_empty() {
-            allocate(&mut facts, u128::from(socket) + 1, &cpus);
+            allocate(&mut facts, uid(u128::from(socket) + 1), &cpus);
         }
     }
     facts
@@ -88,7 +88,7 @@ fn a_reservation_counts_until_the_object_has_the_pod() {
     assert!(cluster.reserve("n", other, &request).is_err());
     // One that does ends it.
     let mut arrived = node([60, 60]);
-    allocate(&mut arrived, 77, &cpus);
+    allocate(&mut arrived, uid(77), &cpus);
     assert_eq!(put(&mut cluster, "n", &arrived), [pod]);
     assert_eq!(cluster.on_their_way("n"), []);
     assert!(cluster.shows_pod("n", pod));
@@ -138,8 +138,8 @@ fn a_pod_finds_room_without_those_that_leave_and_no_others() {
     let (mut cluster, request) = one_node([0, 0]);
     let mut full = node([0, 0]);
     let [first, second]: [CpuSet; 2] = ["4-63,132-191", "64-126,192-254"].map(|cpus| cpus.parse().unwrap());
-    allocate(&mut full, 1, &first);
-    allocate(&mut full, 2, &second);
+    allocate(&mut full, uid(1), &first);
+    allocate(&mut full, uid(2), &second);
     put(&mut cluster, "n", &full);
     let without = |name, gone: &[u128]| without(&cluster, name, &request, gone);
     assert_eq!(without("n", &[]), Err("NotAllocated"));

@@ -43,13 +43,13 @@ pub trait Follower: Send + Sync {
     fn changed(&self, object: &RawValue);
 
     /// An object was deleted, or is not selected any more.
-    fn gone(&self, object: &RawValue);
+    fn gone(&self, _object: &RawValue) {}
 
     /// The objects of a list follow, as changed ones.
-    fn list_begins(&self);
+    fn list_begins(&self) {}
 
     /// The list is complete: objects that were not in it are gone. `term`: the number in `terms` for which it was requested.
-    fn list_ends(&self, version: Version, term: u64);
+    fn list_ends(&self, _version: Version, _term: u64) {}
 
     /// A request failed; it is tried again.
     fn failed(&self, failure: &ServerFailure);

@@ -293,13 +293,13 @@ mod tests {
     }
 
     fn refused(waiting: &mut Waiting, number: u128, request: &SharedRequest, seconds: u64) {
-        waiting.add_refused(
-            uid(number),
-            format!("vms/{number}").into(),
-            request.clone(),
-            0,
-            at(seconds),
-        );
+        let name = format!("vms/{number}").into();
+        waiting.add_refused(uid(number), name, request.clone(), 0, at(seconds));
+    }
+
+    fn first() -> Retry {
+        let name = "vms/1".into();
+        Retry { pod: uid(1), name }
     }
 
     /// The pods that are touched because the node has room for all of these requests.
@@ -315,21 +315,22 @@ mod tests {
     #[test]
     fn a_pod_is_touched_once_a_change() {
         let (mut waiting, small) = (Waiting::default(), shared(2));
+        let fits = std::slice::from_ref(&small);
         refused(&mut waiting, 1, &small, 10);
         // Nothing changed since it was asked about.
         assert!(waiting.next_turn(at(11)).nodes.is_empty());
         waiting.nodes_changed([node("a")], at(12));
-        assert_eq!(retried(&mut waiting, "a", std::slice::from_ref(&small), 12), Some(1));
-        assert_eq!(retried(&mut waiting, "a", std::slice::from_ref(&small), 13), None);
+        assert_eq!(retried(&mut waiting, "a", fits, 12), Some(1));
+        assert_eq!(retried(&mut waiting, "a", fits, 13), None);
         assert!(waiting.nodes.is_empty());
         // It was tried, in vain: the next time it waits a little, but the change is not forgotten.
         refused(&mut waiting, 1, &small, 14);
         waiting.nodes_changed([node("a")], at(15));
-        assert_eq!(retried(&mut waiting, "a", std::slice::from_ref(&small), 15), Some(1));
+        assert_eq!(retried(&mut waiting, "a", fits, 15), Some(1));
         refused(&mut waiting, 1, &small, 16);
         waiting.nodes_changed([node("a")], at(17));
-        assert_eq!(retried(&mut waiting, "a", std::slice::from_ref(&small), 17), None);
-        assert_eq!(retried(&mut waiting, "a", std::slice::from_ref(&small), 20), Some(1));
+        assert_eq!(retried(&mut waiting, "a", fits, 17), None);
+        assert_eq!(retried(&mut waiting, "a", fits, 20), Some(1));
     }
 
     #[test]
@@ -359,11 +360,8 @@ mod tests {
         waiting.add_refused(uid(2), "vms/2".into(), small.clone(), 1000, at(11));
         waiting.nodes_changed([node("a")], at(12));
         let (turn, fits) = (waiting.next_turn(at(12)), Fits::from([small.clone()]));
-        assert!(
-            waiting
-                .next_retry(&turn, &node("a"), &fits, |_| false, at(12))
-                .is_none()
-        );
+        let next = waiting.next_retry(&turn, &node("a"), &fits, |_| false, at(12));
+        assert!(next.is_none());
         let next = waiting.next_retry(&turn, &node("a"), &fits, |_| true, at(12)).unwrap();
         assert_eq!(&*next.name, "vms/2");
         // What could not be told is told again.
@@ -395,11 +393,8 @@ mod tests {
             let turn = waiting.next_turn(at(1001));
             assert_eq!((turn.requests.len(), turn.nodes.len()), (MAX_REQUESTS_A_TURN, 1));
             answered_at.extend(turn.requests.iter().cloned());
-            assert!(
-                waiting
-                    .next_retry(&turn, &node("a"), &Fits::new(), |_| true, at(1001))
-                    .is_none()
-            );
+            let next = waiting.next_retry(&turn, &node("a"), &Fits::new(), |_| true, at(1001));
+            assert!(next.is_none());
         }
         assert_eq!(answered_at.len(), 600);
         waiting.next_turn(at(1000) + RETENTION_TIME);
@@ -448,11 +443,7 @@ mod tests {
         for seconds in 11..150 {
             if retried(&mut waiting, "a", fits, seconds).is_some() {
                 told.push(seconds - 11);
-                let retry = Retry {
-                    pod: uid(1),
-                    name: "vms/1".into(),
-                };
-                waiting.notify_failed(&retry, &node("a"), None, at(seconds));
+                waiting.notify_failed(&first(), &node("a"), None, at(seconds));
             }
         }
         assert_eq!(told, [0, 1, 3, 7, 15, 31, 63, 95, 127]);
@@ -466,18 +457,14 @@ mod tests {
         refused(&mut waiting, 2, &small, 10);
         waiting.nodes_changed([node("a")], at(11));
         assert_eq!(retried(&mut waiting, "a", fits, 11), Some(1));
-        let retry = Retry {
-            pod: uid(1),
-            name: "vms/1".into(),
-        };
-        waiting.notify_failed(&retry, &node("a"), Some(at(20)), at(11));
+        waiting.notify_failed(&first(), &node("a"), Some(at(20)), at(11));
         for seconds in 11..31 {
             assert_eq!(retried(&mut waiting, "a", fits, seconds), None, "{seconds}");
         }
         assert_eq!(retried(&mut waiting, "a", fits, 31), Some(1));
         assert_eq!(retried(&mut waiting, "a", fits, 31), Some(2));
         // It cannot ask for any length.
-        waiting.notify_failed(&retry, &node("a"), Some(Duration::MAX), at(31));
+        waiting.notify_failed(&first(), &node("a"), Some(Duration::MAX), at(31));
         assert_eq!(retried(&mut waiting, "a", fits, 330), None);
         assert_eq!(retried(&mut waiting, "a", fits, 331), Some(1));
     }

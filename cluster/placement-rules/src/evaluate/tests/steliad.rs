@@ -86,7 +86,7 @@ fn with_instance(facts: &Facts, number: u128, cpus: &CpuSet, allocation: &Alloca
     if cpus.is_empty() {
         return facts;
     }
-    testing::allocate(&mut facts, number, cpus);
+    testing::allocate(&mut facts, uid(number), cpus);
     let allocator = facts.allocator.as_mut().unwrap();
     if allocation.qos == Qos::Lsr {
         allocator.lsr.union_with(cpus);
