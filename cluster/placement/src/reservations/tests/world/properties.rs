@@ -72,7 +72,7 @@ proptest! {
 /// The worlds are not idle.
 #[test]
 fn binds_happen() {
-    let mut random = Random::new(7);
+    let mut random = Random::new(2);
     let mut next = || (random.next() >> 33) as usize;
     let acts: Vec<(u8, usize)> = (0..8000).map(|_| (next() as u8, next())).collect();
     let binds = run(&acts, [false; 3]).binds;
