@@ -1,7 +1,9 @@
 use kubelet_planner::manifest::in_words;
 use proptest::prelude::*;
 use stelia_cpus::testing::{Shape, shapes};
-use stelia_koordinator::allocator::{AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus};
+use stelia_koordinator::allocator::{
+    AllocationRequest, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus,
+};
 use stelia_koordinator::report::testing::facts;
 use stelia_koordinator::report::{Alignment, Allocator};
 

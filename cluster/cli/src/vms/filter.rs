@@ -11,9 +11,8 @@ const LAUNCHER: &str = "virt-launcher-";
 
 /// The name of a pod without [`LAUNCHER`].
 fn vm_of(pod: &str) -> &str {
-    pod.strip_prefix(LAUNCHER)
-        .filter(|name| !name.is_empty())
-        .unwrap_or(pod)
+    let name = pod.strip_prefix(LAUNCHER).filter(|name| !name.is_empty());
+    name.unwrap_or(pod)
 }
 
 /// What a VM has to be; empty lists let everything through.
@@ -59,9 +58,8 @@ impl Pattern {
             None => (None, text),
         };
         if name.is_empty() || name.contains('/') || namespace == Some("") {
-            return Err(
-                "expected NAMESPACE/NAME, NAME or UID, in which *, ? and [a-z] may stand for characters".to_owned(),
-            );
+            let expected = "NAMESPACE/NAME, NAME or UID, in which *, ? and [a-z] may stand for characters";
+            return Err(format!("expected {expected}"));
         }
         let parse = |text| glob::Pattern::new(text).map_err(|error| error.to_string());
         Ok(Self {
