@@ -93,31 +93,10 @@ mod tests {
     fn a_pattern_is_a_name_a_glob_or_the_beginning_of_a_uid() {
         let uid = "416de7c2-21de-472d-817c-fa9d4306cb00";
         let fits = |pattern: &str| Pattern::parse(pattern).unwrap().fits("team-a", "vm-005", uid);
-        for yes in [
-            "vm-005",
-            "team-a/vm-005",
-            "vm-*",
-            "*005",
-            "team-?/vm-*",
-            "*/vm-00?",
-            "*",
-            uid,
-            "416de7c2",
-        ] {
-            assert!(fits(yes), "{yes}");
-        }
-        for no in [
-            "vm",
-            "vm-00",
-            "team-b/vm-005",
-            "team-?/vm",
-            "vm-*6",
-            "416d",
-            "team-a/416de7c2",
-            "?",
-        ] {
-            assert!(!fits(no), "{no}");
-        }
+        let yes = "vm-005 team-a/vm-005 vm-* *005 team-?/vm-* */vm-00? * 416de7c2-21de-472d-817c-fa9d4306cb00 416de7c2";
+        assert_eq!(yes.split(' ').find(|pattern| !fits(pattern)), None);
+        let no = "vm vm-00 team-b/vm-005 team-?/vm vm-*6 416d team-a/416de7c2 ?";
+        assert_eq!(no.split(' ').find(|pattern| fits(pattern)), None);
         let launched = |pattern: &str| {
             let pattern = Pattern::parse(pattern).unwrap();
             pattern.fits("team-a", "virt-launcher-vm-005-x7k2p", uid)
