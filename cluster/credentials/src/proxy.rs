@@ -307,10 +307,7 @@ mod tests {
             "http://a b",
         ] {
             let cause = Proxy::parse("HTTPS_PROXY", wrong).unwrap_err().to_string();
-            assert!(
-                cause.starts_with("HTTPS_PROXY is not") && !cause.contains("secret"),
-                "{cause}"
-            );
+            assert!(cause.starts_with("HTTPS_PROXY is not") && !cause.contains("secret"));
         }
         assert!(used(&[("HTTPS_PROXY", "ftp://p")], "https://k8s").is_err());
         assert_eq!(

@@ -92,20 +92,14 @@ async fn a_server_is_reached_by_connect_and_a_failure_names_the_proxy() {
     ] {
         let head = asked("http", "me:pass@", server).await;
         assert!(head.starts_with(&format!("CONNECT {named} HTTP/1.1\r\n")), "{head}");
-        assert!(
-            head.contains("Basic bWU6cGFzcw==") && !head.contains("secret"),
-            "{head}"
-        );
+        assert!(head.contains("Basic bWU6cGFzcw==") && !head.contains("secret"));
     }
     let folder = tempfile::tempdir().unwrap();
     let (port, _) = listen("HTTP/1.1 403 Forbidden\r\n\r\n").await;
     let cluster = format!("server: 'https://k8s.corp', proxy-url: 'http://me:pass@127.0.0.1:{port}'");
     let client = client(&write(folder.path(), &cluster, "")).unwrap();
     let cause = ask(&client).await.unwrap_err();
-    assert!(
-        cause.contains(&format!("through the proxy http://127.0.0.1:{port}: ")),
-        "{cause}"
-    );
+    assert!(cause.contains(&format!("through the proxy http://127.0.0.1:{port}: ")));
     assert!(!cause.contains("pass"), "{cause}");
 }
 
@@ -161,10 +155,7 @@ async fn a_proxy_that_is_not_reached_is_named_with_the_cause() {
         let cluster = format!("server: '{server}', proxy-url: '{proxy}://{closed}'");
         let client = client(&write(folder.path(), &cluster, "")).unwrap();
         let cause = ask(&client).await.unwrap_err();
-        assert!(
-            cause.contains(&format!("through the proxy {proxy}://{closed}: ")),
-            "{cause}"
-        );
+        assert!(cause.contains(&format!("through the proxy {proxy}://{closed}: ")));
         assert!(cause.contains("Connection refused"), "{cause}");
     }
 }
@@ -233,15 +224,9 @@ async fn a_token_that_no_header_can_have_is_refused() {
     std::fs::write(&token, "two\nlines\n").unwrap();
     let refused = |user| refused(&write(folder.path(), &server, user));
     let cause = refused("tokenFile: token, token: ''");
-    assert!(
-        cause.starts_with(&format!("read token file {}: ", token.display())),
-        "{cause}"
-    );
+    assert!(cause.starts_with(&format!("read token file {}: ", token.display())));
     let cause = refused(r#"token: "secret\n""#);
-    assert!(
-        cause.contains("token cannot be used") && !cause.contains("secret"),
-        "{cause}"
-    );
+    assert!(cause.contains("token cannot be used") && !cause.contains("secret"));
     // Empty values are none.
     let path = write(folder.path(), &server, "tokenFile: '', token: ''");
     ask(&client(&path).unwrap()).await.unwrap();

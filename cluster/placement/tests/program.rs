@@ -59,9 +59,6 @@ fn the_packaged_completions_are_what_it_prints() {
         let printed = program(&["--completions", shell]);
         assert!(printed.status.success(), "{shell}");
         let printed = String::from_utf8(printed.stdout).unwrap();
-        assert!(
-            printed == committed,
-            "{path}: --completions {shell} prints something else"
-        );
+        assert!(printed == committed);
     }
 }

@@ -128,10 +128,7 @@ fn withdrawing_says_what_was_taken_back() {
     let (port, _requests) = server(|_| (403, r#"{"kind": "Status", "code": 403, "message": "not for you"}"#));
     let _lock = node(folder.path(), port);
     let error = failed(program(folder.path()).arg("--withdraw"));
-    assert!(
-        error.contains("not taken back") && error.contains("not for you"),
-        "{error}"
-    );
+    assert!(error.contains("not taken back") && error.contains("not for you"));
 }
 
 #[test]

@@ -125,10 +125,7 @@ async fn a_pod_is_bound_once() {
     let (code, status) = bind(&server, "m", json!({})).await;
     assert_eq!((code, status["reason"].as_str()), (409, Some("Conflict")));
     let message = status["message"].as_str().unwrap();
-    assert!(
-        message.ends_with("pod p is already assigned to node \"n\""),
-        "{message}"
-    );
+    assert!(message.ends_with("pod p is already assigned to node \"n\""));
 }
 
 #[tokio::test(start_paused = true)]

@@ -53,10 +53,7 @@ fn taints_are_tolerated_as_kubernetes_does_it(#[case] tolerations: Value, #[case
         effect => json!({"taints": [{"key": "dedicated", "value": "db", "effect": effect}]}),
     });
     let told = told(&pod_request(json!({"tolerations": tolerations})), &node).concat();
-    assert!(
-        told.contains(told_of) && told.is_empty() == told_of.is_empty(),
-        "{told}"
-    );
+    assert!(told.contains(told_of) && told.is_empty() == told_of.is_empty());
 }
 
 #[rstest]

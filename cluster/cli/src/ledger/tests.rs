@@ -134,10 +134,7 @@ fn a_ring_that_ends_hours_before_the_period_is_missing() {
     let missing = of(end + DAY_US).missing;
     assert!(!missing.iter().any(|one| one.starts_with("n1 ")), "{missing:?}");
     let ends = missing.iter().find(|one| one.starts_with("n2 ")).unwrap();
-    assert!(
-        ends.ends_with("at 2026-10-31 00:00, 24.0 hours before its end"),
-        "{ends}"
-    );
+    assert!(ends.ends_with("at 2026-10-31 00:00, 24.0 hours before its end"));
     // While the month lasts its end is now.
     let missing = of(end - 23 * hour).missing;
     assert!(!missing.iter().any(|one| one.starts_with("n2 ")), "{missing:?}");
@@ -233,11 +230,7 @@ fn copies_of_one_nodes_ring_are_added_where_their_times_differ() {
             "n1 ({}): entries are in no copy of its ring: 23.9 hours",
             path("b/n1").display()
         );
-        assert!(
-            ledger.missing.len() == 1 && has(&ledger, &between),
-            "{:?}",
-            ledger.missing
-        );
+        assert!(ledger.missing.len() == 1 && has(&ledger, &between));
     }
     // The third has the entries of the second, which is counted once.
     let ledger = of(&["a", "b", "c"]);
@@ -281,10 +274,7 @@ fn a_file_of_zeros_is_refused_before_its_end_is_read() {
     fs::File::create(&file).unwrap().set_len(15 << 30).unwrap();
     let rings = read(all.path());
     let problem = rings[0].problem.clone().unwrap_or_default();
-    assert!(
-        problem.contains("it has a line of more than 8388608 bytes"),
-        "{problem}"
-    );
+    assert!(problem.contains("it has a line of more than 8388608 bytes"));
 }
 
 #[test]

@@ -26,10 +26,7 @@ fn who_has_the_cpus_is_told_with_the_lists_where_these_are_known() {
     assert!(why.reasons[0].reason.contains("TopologyAffinityError"));
     for (closest, node) in why.closest.iter().zip(["a", "b"]) {
         let words = closest.in_words();
-        assert!(
-            words.starts_with(&format!("{node} has room for 2 of 4 CPUs")),
-            "{words}"
-        );
+        assert!(words.starts_with(&format!("{node} has room for 2 of 4 CPUs")));
         assert!(
             words.contains("0 on NUMA node 0, 1 on NUMA node 1") && words.ends_with(" has 2 (4-5)"),
             "{words}"

@@ -86,10 +86,7 @@ fn every_role_is_bound_to_the_account_and_to_the_certificates() {
             .as_str()
             .expect("one");
         assert!(condition.contains(&user), "{condition}");
-        assert!(
-            condition.contains("'stelia:publish' in request.userInfo.groups"),
-            "{condition}"
-        );
+        assert!(condition.contains("'stelia:publish' in request.userInfo.groups"));
     }
     let flow = &only(&objects, "FlowSchema")["spec"]["rules"][0]["subjects"];
     let expected = json!({"name": account, "namespace": "stelia-system"});
@@ -132,10 +129,7 @@ fn the_taint_of_the_component_is_the_policys() {
     let patch = documents(&cluster("components/startup-taint/flag.yaml")).remove(0);
     let flag = patch[0]["value"].as_str().and_then(|flag| flag.split_once('='));
     let key = flag.expect("a key").1;
-    assert!(
-        policy("stelia-publish-nodes").contains(&format!("t.key == '{key}'")),
-        "{key}"
-    );
+    assert!(policy("stelia-publish-nodes").contains(&format!("t.key == '{key}'")));
 }
 
 #[test]
@@ -187,10 +181,7 @@ fn no_role_allows_to_write_the_status_of_nodes() {
             .iter()
             .filter(|object| ["ClusterRole", "Role"].contains(&kind(object)));
         let resources: Vec<String> = roles.flat_map(allowed).map(|(_, resource, _)| resource).collect();
-        assert!(
-            !resources.is_empty() && !resources.contains(&"nodes/status".to_owned()),
-            "{overlay}"
-        );
+        assert!(!resources.is_empty() && !resources.contains(&"nodes/status".to_owned()));
     }
 }
 

@@ -15,10 +15,7 @@ async fn kube_schedulers_calls_are_answered_as_it_expects() {
     let hosts = json(&body);
     for (at, name) in ["steliad", "kubelet", "worker-without-object"].into_iter().enumerate() {
         let score = hosts[at]["Score"].as_i64().unwrap();
-        assert!(
-            hosts[at]["Host"] == name && (i64::from(at < 2)..=10).contains(&score),
-            "{body}"
-        );
+        assert!(hosts[at]["Host"] == name && (i64::from(at < 2)..=10).contains(&score));
         assert!(at < 2 || score == 0, "{body}");
     }
     let (code, body) = exchange(&mut stream, &request("POST", "/bind", &text("binding-args.json"))).await;
@@ -53,16 +50,10 @@ async fn a_pod_that_no_node_could_take_is_refused_by_each_with_the_whole_reason(
     second["name"] = name.into();
     containers.push(second);
     let result = served.post("/filter", &args.to_string()).await;
-    assert!(
-        result["Error"] == "" && result["NodeNames"] == serde_json::json!([]),
-        "{result}"
-    );
+    assert!(result["Error"] == "" && result["NodeNames"] == serde_json::json!([]));
     let refused = result["FailedAndUnresolvableNodes"].as_object().unwrap();
     assert_eq!(refused.len(), args["NodeNames"].as_array().unwrap().len());
-    assert!(
-        refused.values().all(|why| why.as_str().unwrap().contains(name)),
-        "{result}"
-    );
+    assert!(refused.values().all(|why| why.as_str().unwrap().contains(name)));
 }
 
 #[tokio::test]

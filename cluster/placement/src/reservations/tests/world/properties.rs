@@ -29,11 +29,7 @@ fn run(acts: &[(u8, usize)], troubles: [bool; 3]) -> World {
 
     assert_eq!(world.writer.counts(world.now).binding, 0, "every bind is decided");
     let fresh = world.fresh();
-    assert_eq!(
-        known_by_all(&world, &world.writer),
-        known_by_all(&world, &fresh),
-        "a restart knows the same"
-    );
+    assert_eq!(known_by_all(&world, &world.writer), known_by_all(&world, &fresh));
     for on in NODES {
         let shown = &world.objects[on].1.pods;
         let is_unseen = |uid: &u128| {
