@@ -63,10 +63,8 @@ impl Pod {
 
     /// Whether its pauses are over.
     fn is_due(&self, now: Moment) -> bool {
-        now >= self.notify_not_before
-            && self
-                .retried_at
-                .is_none_or(|retried_at| now >= retried_at + PAUSE.pause(self.vain_retries))
+        let again = self.retried_at.map(|at| at + PAUSE.pause(self.vain_retries));
+        now >= self.notify_not_before.max(again.unwrap_or_default())
     }
 }
 
@@ -112,10 +110,8 @@ impl Waiting {
     pub(crate) fn add_refused(&mut self, pod: Uid, name: Arc<str>, request: SharedRequest, priority: i64, at: Moment) {
         if let Some(known) = self.pods.get_mut(&pod) {
             // It was tried again in vain: something else than this program is in its way.
-            if known
-                .retried_at
-                .is_some_and(|retried_at| known.answered_at < retried_at && retried_at <= at)
-            {
+            let in_vain = |tried: Moment| known.answered_at < tried && tried <= at;
+            if known.retried_at.is_some_and(in_vain) {
                 known.vain_retries = known.vain_retries.saturating_add(1);
                 known.failed_notifications = 0;
             }
@@ -250,10 +246,8 @@ impl Waiting {
         let (_, _, uid) = first?;
         let pod = self.pods.get_mut(&uid)?;
         pod.retried_at = Some(now);
-        Some(Retry {
-            pod: uid,
-            name: pod.name.clone(),
-        })
+        let name = pod.name.clone();
+        Some(Retry { pod: uid, name })
     }
 
     /// kube-scheduler could not be told. It is told in a later turn of the node, after a pause that grows. If the API server asked for a pause of the length
