@@ -154,13 +154,11 @@ impl Health {
             is_filtered: !filter.states.is_empty(),
             nodes: Vec::new(),
         };
-        all.iter()
-            .filter_map(|node| node.vms.as_ref())
-            .for_each(|vms| health.vms.add(vms));
+        let vms = all.iter().filter_map(|node| node.vms.as_ref());
+        vms.for_each(|vms| health.vms.add(vms));
         health.nodes = all;
-        health
-            .nodes
-            .retain(|node| filter.states.is_empty() || filter.states.contains(&node.health));
+        let selected = |node: &NodeHealth| filter.states.is_empty() || filter.states.contains(&node.health);
+        health.nodes.retain(selected);
         let rank = |node: &NodeHealth| (node.health, node.name.clone());
         health.nodes.sort_by_cached_key(rank);
         health

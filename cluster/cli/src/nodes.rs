@@ -153,9 +153,8 @@ fn devices(row: &Row) -> String {
             cells.entry(&devices.resource).or_default().push(cell);
         }
     }
-    let words = cells
-        .into_iter()
-        .map(|(resource, cells)| format!("{resource} {}", cells.join(" ")));
+    let words = cells.into_iter();
+    let words = words.map(|(resource, cells)| format!("{resource} {}", cells.join(" ")));
     words.collect::<Vec<_>>().join("; ")
 }
 
@@ -364,10 +363,8 @@ impl Render for Nodes {
         if style.legend && by_amounts > 0 {
             let by_amounts = counted(by_amounts as u64, "node");
             let known = "free cores are not known, and LARGEST is the most that the CPUs allow.";
-            parts.push(prose(
-                &format!("{by_amounts} by amounts only (profile nrt): {known}"),
-                style,
-            ));
+            let told = format!("{by_amounts} by amounts only (profile nrt): {known}");
+            parts.push(prose(&told, style));
         }
         parts.retain(|part| !part.is_empty());
         parts.join("\n")

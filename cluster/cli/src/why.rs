@@ -127,15 +127,12 @@ pub(crate) fn assumed(pod_request: &PodRequest, cluster: &Cluster, verdicts: &[V
     if cluster.pods.is_empty() && cluster.has_nodes {
         assumed.push("no pods were read: what they request is not considered".to_owned());
     }
-    let amounts = verdicts
-        .iter()
-        .filter(|verdict| verdict.basis == Basis::Amounts)
-        .count();
+    let amounts = verdicts.iter().filter(|verdict| verdict.basis == Basis::Amounts);
+    let amounts = amounts.count();
     if amounts > 0 {
-        assumed.push(format!(
-            "the free CPUs of {} are published as amounts only (profile nrt): whether they are whole cores is not known",
-            counted(amounts as u64, "node")
-        ));
+        let nodes = counted(amounts as u64, "node");
+        let told = "published as amounts only (profile nrt): whether they are whole cores is not known";
+        assumed.push(format!("the free CPUs of {nodes} are {told}"));
     }
     assumed.extend(unplaced(pod_request, cluster));
     let gates = pod_request.spec.scheduling_gates.as_ref();

@@ -87,9 +87,8 @@ pub fn facts_of(name: &str, node: &Node, topology: &Topology, cpu_options: BTree
     let exclusive: CpuSet = allocations.iter().flat_map(|one| one.cpus.iter()).collect();
     let is_static = settings.memory_manager != MemoryManager::None;
     let used = state.memory.nodes.iter().filter(|(_, node)| node.assignments > 0);
-    let groups: BTreeMap<u32, NodeSet> = used
-        .map(|(id, node)| (*id, node.cells.iter().copied().collect()))
-        .collect();
+    let groups = used.map(|(id, node)| (*id, node.cells.iter().copied().collect()));
+    let groups: BTreeMap<u32, NodeSet> = groups.collect();
     let mut devices: BTreeMap<u32, BTreeMap<String, Devices>> = BTreeMap::new();
     for (resource, all) in &state.devices.resources {
         let free = state.devices.available(resource);

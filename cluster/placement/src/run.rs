@@ -28,10 +28,8 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         key,
         clients: cli.tls_client_ca,
     });
-    let tls = files
-        .map(Tls::new)
-        .transpose()
-        .context("the certificate cannot be used")?;
+    let tls = files.map(Tls::new).transpose();
+    let tls = tls.context("the certificate cannot be used")?;
     let listen = cli.listen;
     if tls.is_none() && !listen.ip().is_loopback() {
         bail!("--listen {listen} is not on loopback: --tls-cert and --tls-key are needed");

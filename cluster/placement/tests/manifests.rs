@@ -70,10 +70,8 @@ fn the_deployments_options_are_the_programs() {
     let cli = Cli::try_parse_from(std::iter::once("stelia-placement".to_owned()).chain(arguments)).unwrap();
     assert_eq!(cli.service.as_deref(), Some("stelia-placement"));
     assert!(cli.tls_client_ca.is_some(), "anybody could bind pods");
-    let ports: Vec<&Value> = list(&container["ports"])
-        .iter()
-        .map(|port| &port["containerPort"])
-        .collect();
+    let ports = list(&container["ports"]).iter().map(|port| &port["containerPort"]);
+    let ports: Vec<&Value> = ports.collect();
     assert_eq!(ports, [&cli.listen.port(), &cli.probes.unwrap().port()]);
     let mounted = text(&container["volumeMounts"][0]["mountPath"]);
     for file in [cli.tls_cert, cli.tls_key, cli.tls_client_ca].into_iter().flatten() {

@@ -48,11 +48,8 @@ fn help_and_completions() {
 /// It is in no PATH, so what the package installs cannot ask it.
 #[test]
 fn the_packaged_completions_are_what_it_prints() {
-    let packaged = [
-        ("bash", "stelia-placement.bash"),
-        ("zsh", "_stelia-placement"),
-        ("fish", "stelia-placement.fish"),
-    ];
+    let (bash, fish) = ("stelia-placement.bash", "stelia-placement.fish");
+    let packaged = [("bash", bash), ("zsh", "_stelia-placement"), ("fish", fish)];
     for (shell, file) in packaged {
         let path = format!("{}/../../packaging/completions/{file}", env!("CARGO_MANIFEST_DIR"));
         let committed = std::fs::read_to_string(&path).unwrap_or_else(|cause| panic!("read {path}: {cause}"));

@@ -107,9 +107,8 @@ fn kind(code: StatusCode, status: &Status) -> FailureKind {
 
 /// The managers whose fields are in the way. Each cause is one field, and names its manager in quotes: `conflict with "other" using v1`.
 fn managers(status: &Status) -> Vec<String> {
-    let conflicts = causes(status)
-        .iter()
-        .filter(|cause| cause.reason == "FieldManagerConflict");
+    let conflicts = causes(status).iter();
+    let conflicts = conflicts.filter(|cause| cause.reason == "FieldManagerConflict");
     let managers = conflicts.map(|cause| cause.message.split('"').nth(1).unwrap_or("unknown").to_owned());
     managers.collect::<BTreeSet<_>>().into_iter().collect()
 }

@@ -138,19 +138,13 @@ async fn exchange(client: &Client, request: PublisherRequest) -> Result<Vec<u8>,
     let response = client.send(request.map(Body::from)).await;
     let (parts, body) = response.map_err(|error| away(with_causes(&error)))?.into_parts();
     let cut_off = |error: BoxError| away(format!("{}, and then: {}", parts.status, with_causes(&*error)));
-    let body = Limited::new(body, MAX_ANSWER_BYTES)
-        .collect()
-        .await
-        .map_err(cut_off)?
-        .to_bytes();
+    let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await.map_err(cut_off)?;
+    let body = body.to_bytes();
     if parts.status.is_success() {
         return Ok(body.into());
     }
     let retry_after = parts.headers.get(RETRY_AFTER).and_then(|seconds| seconds.to_str().ok());
     let retry_after = retry_after.and_then(|seconds| seconds.trim().parse().ok());
-    Err(ApiFailure::of(
-        parts.status,
-        retry_after.map(Duration::from_secs),
-        &body,
-    ))
+    let retry_after = retry_after.map(Duration::from_secs);
+    Err(ApiFailure::of(parts.status, retry_after, &body))
 }

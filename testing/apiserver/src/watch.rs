@@ -54,10 +54,9 @@ impl Watch {
         if asked == 0 {
             watch.revision = state.store.revision;
             let listed = state.store.list(&watch.served.resource.id, watch.namespace.as_deref());
-            let added: Vec<Bytes> = listed
-                .filter(|(_, stored)| watch.takes(stored))
-                .map(|(_, stored)| line("ADDED", &watch.served.text(stored)))
-                .collect();
+            let added = listed.filter(|(_, stored)| watch.takes(stored));
+            let added = added.map(|(_, stored)| line("ADDED", &watch.served.text(stored)));
+            let added: Vec<Bytes> = added.collect();
             watch.waiting.extend(added);
         }
         Ok(watch)

@@ -21,11 +21,8 @@ impl Program {
         let mut line = String::new();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         output.read_line(&mut line).unwrap();
-        let address = line
-            .trim()
-            .strip_prefix("ready: ")
-            .expect("where it listens")
-            .to_owned();
+        let address = line.trim().strip_prefix("ready: ").expect("where it listens");
+        let address = address.to_owned();
         Self { child, address }
     }
 
@@ -45,10 +42,8 @@ impl Drop for Program {
 }
 
 async fn api_request(client: &Client, method: &str, path: &str, body: Value) -> Result<(u16, Value), kube::Error> {
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header("content-type", "application/json");
+    let request = Request::builder().method(method).uri(path);
+    let request = request.header("content-type", "application/json");
     let request = request.body(Body::from(body.to_string().into_bytes())).unwrap();
     let response = client.send(request).await?;
     let code = response.status().as_u16();

@@ -31,9 +31,8 @@ pub(super) fn fill(facts: &Facts, pod_request: &PodRequest, most: u64) -> Fits {
                 }
             }
         }
-        let nodes = subject
-            .as_ref()
-            .map(|subject| devices::device_nodes(subject, &containers));
+        let nodes = subject.as_ref();
+        let nodes = nodes.map(|subject| devices::device_nodes(subject, &containers));
         let near = nodes.unwrap_or_default();
         let node = facts.allocator_node();
         let fit = match node.and_then(|node| evaluate::answer_near(&node, &request, &near)) {

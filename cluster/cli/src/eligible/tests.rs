@@ -118,10 +118,8 @@ fn what_pods_request_is_taken_off_what_the_node_allows() {
     });
     let told = requests(asked, &node, &used);
     let told: Vec<&str> = told.iter().map(|one| one.detail.as_str()).collect();
-    assert_eq!(
-        told.join("; "),
-        "2 requested, 0 left; 1Gi requested, 0 left; 1 requested, 0 left; "
-    );
+    let expected = "2 requested, 0 left; 1Gi requested, 0 left; 1 requested, 0 left; ";
+    assert_eq!(told.join("; "), expected);
     assert_eq!(fit(asked, &node, &used).0, 0);
     // A node that does not tell what it allows has room for nothing that is requested, and for any number of pods.
     let any = fit(&Amounts::default(), &NodeObject::default(), &Used::default());

@@ -178,10 +178,8 @@ fn what_is_wrong_with_a_node_is_its_health_and_a_reason(
     let health = of(&items);
     let node = health.nodes.iter().find(|node| node.name == "w").unwrap();
     assert_eq!(node.health.name(), state, "{node:?}");
-    let reasons = node
-        .reasons
-        .iter()
-        .map(|reason| format!("{}: {}", reason.what, reason.detail));
+    let reasons = node.reasons.iter();
+    let reasons = reasons.map(|reason| format!("{}: {}", reason.what, reason.detail));
     let reasons: Vec<String> = reasons.collect();
     assert!(reasons.len() <= 1 && reasons.concat().starts_with(reason));
     assert_eq!(reasons.is_empty(), reason.is_empty(), "{reasons:?}");

@@ -68,12 +68,8 @@ fn read_all(arguments: &[&Path]) -> Vec<ReadRing> {
 /// The copied rings of two nodes, on which a VM was one after the other, and another VM.
 fn copies() -> tempfile::TempDir {
     let all = tempfile::tempdir().unwrap();
-    ring(
-        &all.path().join("n1/ledger"),
-        "team-a/vm-005-x",
-        "aaa",
-        OCTOBER + MINUTE,
-    );
+    let n1 = all.path().join("n1/ledger");
+    ring(&n1, "team-a/vm-005-x", "aaa", OCTOBER + MINUTE);
     ring(&all.path().join("n2"), "team-a/vm-005-y", "bbb", OCTOBER + 2 * DAY_US);
     ring(&all.path().join("n3"), "team-b/other", "ccc", OCTOBER + 2 * DAY_US);
     all
@@ -93,10 +89,8 @@ fn the_pods_of_a_vm_on_two_nodes_are_one_account() {
     assert_eq!(ledger.failure(), None);
     let text = ledger.text(TextStyle::from(true));
     assert!(text.contains("2 on 2 nodes"), "{text}");
-    let n1 = format!(
-        "n1 ({}): its ring ends before the period",
-        copies.path().join("n1/ledger").display()
-    );
+    let n1 = copies.path().join("n1/ledger").display().to_string();
+    let n1 = format!("n1 ({n1}): its ring ends before the period");
     assert!(has(&ledger, &n1), "{:?}", ledger.missing);
     assert!(text.contains("no ring has the VM"), "{text}");
     // It comes before rings that end early.
@@ -226,10 +220,8 @@ fn copies_of_one_nodes_ring_are_added_where_their_times_differ() {
         assert_eq!((ledger.covered_us, ledger.parts.len()), (2 * MINUTE, 2));
         assert!(ledger.repeated.is_empty());
         assert!(ledger.text(TextStyle::from(true)).contains("1 on 1 node\n"));
-        let between = format!(
-            "n1 ({}): entries are in no copy of its ring: 23.9 hours",
-            path("b/n1").display()
-        );
+        let n1 = path("b/n1").display().to_string();
+        let between = format!("n1 ({n1}): entries are in no copy of its ring: 23.9 hours");
         assert!(ledger.missing.len() == 1 && has(&ledger, &between));
     }
     // The third has the entries of the second, which is counted once.
@@ -240,10 +232,8 @@ fn copies_of_one_nodes_ring_are_added_where_their_times_differ() {
     ring(&path("d/n1"), "team-a/web", "aaa", OCTOBER + DAY_US + 1);
     let ledger = of(&["b", "d"]);
     assert_eq!((ledger.covered_us, ledger.repeated.len()), (MINUTE, 1));
-    let same = format!(
-        "n1 ({}): its pod is in another ring at the same times",
-        path("d/n1").display()
-    );
+    let n1 = path("d/n1").display().to_string();
+    let same = format!("n1 ({n1}): its pod is in another ring at the same times");
     assert!(has(&ledger, &same), "{:?}", ledger.missing);
     assert!(
         ledger
@@ -353,21 +343,13 @@ fn that_no_ring_has_a_vm_is_told_with_the_period_and_the_rings_that_are_not_coun
     };
     let wrong = |cause: &str| ring("n1", Some(cause));
     let month = " from 2026-10-01 00:00 to 2026-11-01 00:00 (UTC)";
-    assert_eq!(
-        absent(&[ring("n1", None)], october()),
-        format!("no ring has such a VM{month}")
-    );
+    let none = format!("no ring has such a VM{month}");
+    assert_eq!(absent(&[ring("n1", None)], october()), none);
     assert_eq!(absent(&[ring("n1", None)], (0, u64::MAX)), "no ring has such a VM");
     let unknown = |number| ring(&format!("n{number:02}"), Some("unknown key"));
     let told = absent(&(0..40).map(unknown).collect::<Vec<_>>(), october());
     assert!(told.contains("no counted ring has such a VM"), "{told}");
-    assert!(
-        told.contains("n00 (rings/n00), n01 (rings/n01), n02 (rings/n02), …: unknown key"),
-        "{told}"
-    );
+    assert!(told.contains("n00 (rings/n00), n01 (rings/n01), n02 (rings/n02), …: unknown key"));
     let told = absent(&["a", "b", "c", "d", "e"].map(wrong), october());
-    assert!(
-        told.contains("n1 (rings/n1): c; 2 more rings not counted for other causes"),
-        "{told}"
-    );
+    assert!(told.contains("n1 (rings/n1): c; 2 more rings not counted for other causes"));
 }

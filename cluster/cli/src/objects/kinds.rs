@@ -330,9 +330,8 @@ pub(crate) fn own_cpus(pod: &Pod) -> u64 {
     }
     let lasting = pod.containers.iter().filter(|one| one.kind != ContainerKind::Init);
     let milli = lasting.filter_map(|one| one.resources.requests.milli_cpus);
-    let whole = milli
-        .filter(|milli| milli.is_multiple_of(1000))
-        .map(|milli| milli / 1000);
+    let whole = milli.filter(|milli| milli.is_multiple_of(1000));
+    let whole = whole.map(|milli| milli / 1000);
     whole.fold(0, u64::saturating_add)
 }
 
@@ -353,10 +352,8 @@ pub(super) fn written_us(text: &str) -> Option<u64> {
         time: Option<Time>,
     }
     let Object { metadata } = serde_json::from_str(text).ok()?;
-    let times = metadata
-        .managed_fields
-        .iter()
-        .filter_map(|manager| manager.time.as_ref());
+    let times = metadata.managed_fields.iter();
+    let times = times.filter_map(|manager| manager.time.as_ref());
     times.filter_map(microseconds).max()
 }
 

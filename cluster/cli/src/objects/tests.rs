@@ -109,9 +109,8 @@ fn one_that_cannot_be_read_costs_a_line_with_its_name_and_the_others_are_read(
 fn what_is_absurd_in_an_object_is_told_of_its_node() {
     let mut bad = topology("bad");
     let mut attributes = bad["attributes"].as_array_mut().unwrap().iter_mut();
-    let own = attributes
-        .find(|one| one["name"] == "isolation.stelia.io/node")
-        .unwrap();
+    let own = attributes.find(|one| one["name"] == "isolation.stelia.io/node");
+    let own = own.unwrap();
     own["value"] = json!(r#"{"v":1,"topology":"0x1000000000:0:0:0","policy":"static"}"#);
     let objects = read(&json!({"items": [bad, pod("lots", "1000000000000")]}).to_string());
     let lots = &objects.pods[&("a".to_owned(), "lots".to_owned())];

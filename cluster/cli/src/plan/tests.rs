@@ -58,11 +58,8 @@ fn a_node_is_full_by_its_cpus_or_by_what_pods_may_request() {
 #[test]
 fn where_nothing_stops_a_pod_the_limit_does() {
     // On the shared pool nothing is used up, and no Node tells what pods may request.
-    let plan = Plan::of(
-        &pod_request("cpus=500m,memory=1Gi"),
-        &cluster(&[topology(&facts())]),
-        true,
-    );
+    let small = pod_request("cpus=500m,memory=1Gi");
+    let plan = Plan::of(&small, &cluster(&[topology(&facts())]), true);
     assert_eq!((plan.fits, plan.or_more), (MAX_PODS_PER_NODE, true));
     let text = plan.text(pipe());
     assert!(text.contains("256 or more") && text.contains("256+"), "{text}");

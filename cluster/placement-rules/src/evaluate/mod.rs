@@ -203,14 +203,10 @@ pub fn own_cpus(shape: &NodeShape, request: &Request) -> OwnCpus {
         let qos = vm.allocation.qos.unwrap_or(policies.qos);
         guaranteed && qos.is_exclusive()
     };
+    let allocated = shape.allocator.as_ref().zip(request.vm.as_ref());
     if shape.kubelet.gives_own_cpus(&request.pod) {
         OwnCpus::AtAdmission
-    } else if shape
-        .allocator
-        .as_ref()
-        .zip(request.vm.as_ref())
-        .is_some_and(is_exclusive)
-    {
+    } else if allocated.is_some_and(is_exclusive) {
         OwnCpus::AtRegistration
     } else {
         OwnCpus::Never

@@ -54,10 +54,8 @@ pub(super) fn fits_in_every_order(
     outcome: &Outcome,
 ) -> Result<(), Refusal> {
     let (mut pods, mut before) = (Vec::new(), forecast.published.clone());
-    let told = forecast
-        .arrivals
-        .iter()
-        .filter(|one| one.has_promised_cpus() && !one.is_late);
+    let told = forecast.arrivals.iter();
+    let told = told.filter(|one| one.has_promised_cpus() && !one.is_late);
     let told: CpuSet = told.flat_map(|one| one.cpus.iter().flat_map(CpuSet::iter)).collect();
     let told = told.intersection(&before.free);
     // As in the forecast: a late pod has none of the CPUs that others were told.

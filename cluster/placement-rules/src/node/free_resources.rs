@@ -290,10 +290,8 @@ impl FreeResources {
 /// Memory of one of kubelet's kinds.
 fn bytes(amounts: &Amounts, kind: &str) -> u64 {
     let plain = (kind == memory::kind(None)).then_some(amounts.memory).flatten();
-    let pages = amounts
-        .huge_pages
-        .iter()
-        .filter(|(size, _)| memory::kind(Some(**size)) == kind);
+    let pages = amounts.huge_pages.iter();
+    let pages = pages.filter(|(size, _)| memory::kind(Some(**size)) == kind);
     let pages = pages.map(|(_, bytes)| *bytes);
     pages.fold(plain.unwrap_or(0), u64::saturating_add)
 }

@@ -120,11 +120,8 @@ fn amount(resource: &Resource) -> Result<Amount, NodeError> {
     let free = quantity("zones.resources.available", &resource.available)?;
     if free > all {
         let available = &resource.available;
-        return Err(invalid(
-            "zones.resources.available",
-            available,
-            "more than is allocatable",
-        ));
+        let what = "zones.resources.available";
+        return Err(invalid(what, available, "more than is allocatable"));
     }
     Ok(Amount { all, free })
 }

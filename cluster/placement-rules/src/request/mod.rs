@@ -69,10 +69,8 @@ impl Request {
     pub fn of_pod(document: &Value, strategy: ScoringStrategy) -> Result<Self, RequestError> {
         let mut pod = manifest::pod(document)?;
         let count = |container: &Container| container.resources.limits.devices.get(VM_RESOURCE).copied();
-        let mut asking = pod
-            .containers
-            .iter()
-            .filter(|one| count(one).is_some_and(|count| count > 0));
+        let asking = pod.containers.iter();
+        let mut asking = asking.filter(|one| count(one).is_some_and(|count| count > 0));
         let vm = match (asking.next(), asking.next()) {
             (Some(one), Some(other)) => return Err(RequestError::SeveralVms(one.name.clone(), other.name.clone())),
             (Some(one), None) => Some(vm(document, &one.name)?),
@@ -152,9 +150,8 @@ fn container<'a>(pod: &'a Value, name: &str) -> Option<&'a Value> {
 fn vm(document: &Value, container: &str) -> Result<RequestedVm, RequestError> {
     let found = self::container(document, container).unwrap_or(&Value::Null);
     let environment = Environment::of(document, found);
-    let words = [&found["command"], &found["args"]]
-        .into_iter()
-        .filter_map(Value::as_array);
+    let words = [&found["command"], &found["args"]].into_iter();
+    let words = words.filter_map(Value::as_array);
     let words = words.flatten().filter_map(Value::as_str);
     let words: Vec<Text> = words.map(|word| environment.expand(word)).collect();
     let refused = |problem| RequestError::Options {

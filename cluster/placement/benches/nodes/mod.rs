@@ -122,13 +122,8 @@ pub fn object(name: &str, dice: &mut Dice, by_kubelet: bool) -> String {
 pub fn pod(kind: usize) -> Value {
     let cpus = [1, 2, 2, 4, 4, 6, 8, 8, 10, 12, 14, 16, 16, 20, 24, 28, 32, 40, 48, 64][kind];
     let limits = json!({"cpu": cpus.to_string(), "memory": format!("{}Gi", 2 + kind), "stelia.io/vm": "1"});
-    let command = json!([
-        "stelia-runner",
-        "run",
-        "--resource-status=/etc/podinfo/status",
-        "--",
-        "qemu-system-x86_64"
-    ]);
+    let command = "stelia-runner run --resource-status=/etc/podinfo/status -- qemu-system-x86_64";
+    let command: Vec<&str> = command.split(' ').collect();
     let vm = json!({"name": "vm", "image": "vm", "command": command, "resources": {"limits": limits}});
     json!({"metadata": {"name": "vm", "namespace": "tenant", "labels": {"app": "vm"}}, "spec": {"containers": [vm]}})
 }

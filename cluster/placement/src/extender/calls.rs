@@ -134,9 +134,8 @@ pub(super) fn prioritize(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallEr
 pub(super) fn preempt(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError> {
     let args: ExtenderPreemptionArgs<'_> = serde_json::from_slice(body).map_err(syntax)?;
     let all = args.node_name_to_meta_victims.ok_or(CallError::NoVictims)?;
-    let all = all
-        .into_iter()
-        .map(|(name, victims)| (name, victims.unwrap_or_default()));
+    let all = all.into_iter();
+    let all = all.map(|(name, victims)| (name, victims.unwrap_or_default()));
     let mut all: BTreeMap<&str, MetaVictims<'_>> = all.collect();
     // kube-scheduler's counting suffices for a pod that gets no CPUs of its own.
     let needs = pod_needs(placer, all.len(), args.pod)?;

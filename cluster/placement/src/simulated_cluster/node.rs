@@ -89,10 +89,8 @@ impl Machine {
     /// Free CPUs by NUMA node.
     pub(crate) fn free(&self) -> Vec<usize> {
         let topology = node_kind::topology();
-        let free = topology
-            .online()
-            .difference(&node_kind::reserved())
-            .difference(&self.taken());
+        let free = topology.online().difference(&node_kind::reserved());
+        let free = free.difference(&self.taken());
         let count = |node| free.iter().filter(|cpu| topology.cpus[cpu].node == node).count();
         vec![count(0), count(1)]
     }

@@ -61,7 +61,7 @@ async fn what_the_daemon_writes_arrives_and_its_end_too() {
     let mut readings = source.readings();
     let first = readings.borrow_and_update().clone();
     assert_eq!(number(&first), Some(1));
-    assert_eq!(first.daemon_lives, true);
+    assert!(first.daemon_lives);
     assert_eq!(first.problem, None);
     let following = tokio::spawn(source.follow());
     daemon.tell(2);

@@ -111,10 +111,8 @@ fn an_overlay_appends_its_components_flags_and_names_the_image() {
     let metrics = format!("--metrics=0.0.0.0:{}", port["containerPort"]);
     assert!(arguments.contains(&&*metrics) && container["readinessProbe"]["httpGet"]["port"] == port["name"]);
     let open = &only(&full, "NetworkPolicy")["spec"]["ingress"];
-    assert_eq!(
-        open,
-        &json!([{"ports": [{"port": port["containerPort"], "protocol": "TCP"}]}])
-    );
+    let only_that = json!([{"ports": [{"port": port["containerPort"], "protocol": "TCP"}]}]);
+    assert_eq!(open, &only_that);
 }
 
 /// Of the registry that an overlay names once; the base has what `make image` builds.

@@ -63,9 +63,8 @@ fn only<'a>(objects: &'a [Value], wanted: &str) -> &'a Value {
 
 /// The only object of this kind and name.
 fn one<'a>(objects: &'a [Value], wanted: &str, named: &str) -> &'a Value {
-    let mut found = objects
-        .iter()
-        .filter(|object| kind(object) == wanted && name(object) == named);
+    let found = objects.iter();
+    let mut found = found.filter(|object| kind(object) == wanted && name(object) == named);
     let object = found.next().unwrap_or_else(|| panic!("no {wanted} {named}"));
     assert!(found.next().is_none(), "{wanted} {named} twice");
     object

@@ -106,9 +106,8 @@ fn names_are_unique_and_selectors_find_what_they_are_for() {
         &only(&objects, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
     ];
     assert!(selectors.into_iter().all(|selector| has(labels, selector)));
-    let namespaces = objects
-        .iter()
-        .filter_map(|object| object["metadata"]["namespace"].as_str());
+    let namespaces = objects.iter();
+    let namespaces = namespaces.filter_map(|object| object["metadata"]["namespace"].as_str());
     let namespaces: BTreeSet<&str> = namespaces.collect();
     assert_eq!(namespaces, [name(only(&objects, "Namespace"))].into());
     let account = &spec["template"]["spec"]["serviceAccountName"];

@@ -86,10 +86,8 @@ fn the_scheduler_reaches_the_extender_and_nobody_else_does() {
         .expect("ports");
     let others = rules.iter().filter(|rule| rule["from"].is_null());
     let open: Vec<&Value> = others.map(|rule| &rule["ports"][0]["port"]).collect();
-    assert_eq!(
-        open,
-        [&ports.iter().find(|port| port["name"] == "probes").expect("it")["containerPort"]]
-    );
+    let probes = ports.iter().find(|port| port["name"] == "probes").expect("it");
+    assert_eq!(open, [&probes["containerPort"]]);
 }
 
 #[test]
@@ -100,16 +98,12 @@ fn the_scheduler_runs_with_the_configuration_that_is_generated() {
     let map = objects.iter().find(is_it).expect("it");
     let pod = &one(&objects, "Deployment", "stelia-scheduler")["spec"]["template"]["spec"];
     let (container, volumes) = (&pod["containers"][0], pod["volumes"].as_array().expect("volumes"));
-    let volume = volumes
-        .iter()
-        .find(|volume| !volume["configMap"].is_null())
-        .expect("one");
+    let volume = volumes.iter().find(|volume| !volume["configMap"].is_null());
+    let volume = volume.expect("one");
     assert_eq!(volume["configMap"]["name"], name(map));
     let mounts = container["volumeMounts"].as_array().expect("mounts");
-    let mount = mounts
-        .iter()
-        .find(|mount| mount["name"] == volume["name"])
-        .expect("one");
+    let mount = mounts.iter().find(|mount| mount["name"] == volume["name"]);
+    let mount = mount.expect("one");
     let (key, text) = map["data"]
         .as_object()
         .and_then(|data| data.iter().next())

@@ -82,9 +82,8 @@ fn every_role_is_bound_to_the_account_and_to_the_certificates() {
     let account = name(only(&objects, "ServiceAccount"));
     let user = format!("request.userInfo.username.endsWith(':{account}')");
     for policy in policies() {
-        let condition = policy["spec"]["matchConditions"][0]["expression"]
-            .as_str()
-            .expect("one");
+        let condition = policy["spec"]["matchConditions"][0]["expression"].as_str();
+        let condition = condition.expect("one");
         assert!(condition.contains(&user), "{condition}");
         assert!(condition.contains("'stelia:publish' in request.userInfo.groups"));
     }
@@ -177,9 +176,8 @@ fn every_option_that_writes_more_is_a_component() {
 fn no_role_allows_to_write_the_status_of_nodes() {
     for overlay in ["overlays/full", "overlays/units", "overlays/placement"] {
         let objects = built(&cluster(overlay));
-        let roles = objects
-            .iter()
-            .filter(|object| ["ClusterRole", "Role"].contains(&kind(object)));
+        let roles = objects.iter();
+        let roles = roles.filter(|object| ["ClusterRole", "Role"].contains(&kind(object)));
         let resources: Vec<String> = roles.flat_map(allowed).map(|(_, resource, _)| resource).collect();
         assert!(!resources.is_empty() && !resources.contains(&"nodes/status".to_owned()));
     }

@@ -56,9 +56,8 @@ fn the_playbook_stops_at_the_first_node_that_refuses_and_restores_its_settings()
     assert_eq!(package["when"], "package is defined");
     let task = &play["tasks"][1];
     let tasks = list(&task["block"]).iter();
-    let commands: Vec<&str> = tasks
-        .filter_map(|task| task["ansible.builtin.command"].as_str())
-        .collect();
+    let commands = tasks.filter_map(|task| task["ansible.builtin.command"].as_str());
+    let commands: Vec<&str> = commands.collect();
     let [check, apply] = commands.as_slice() else {
         panic!("{commands:?}")
     };

@@ -27,9 +27,8 @@ const BY_THE_DEVICE_PLUGIN: [(&str, &str); 7] = [
 
 /// Every file with the objects in it; kubelet's configuration is none of the API server's.
 pub fn examples() -> BTreeMap<String, Vec<Value>> {
-    let files = fs::read_dir(repository("packaging/kubernetes"))
-        .expect("a folder")
-        .flatten();
+    let files = fs::read_dir(repository("packaging/kubernetes")).expect("a folder");
+    let files = files.flatten();
     let named = files.filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".yaml")?.to_owned()));
     let ours = named.filter(|name| !name.starts_with("kubelet-config"));
     ours.map(|name| {

@@ -170,10 +170,8 @@ async fn facts_that_cannot_be_used_mark_the_object_also_after_a_restart() {
     assert_eq!((again.len(), log.of("GET", OBJECT).len()), (1, 1));
     assert_eq!((available(&again[0]), state(&again[0])), ("6", Some("unusable")));
     let metadata = &again[0].body["metadata"];
-    assert_eq!(
-        metadata["annotations"],
-        json!({"node.koordinator.sh/cpu-topology": "{}"})
-    );
+    let topology = json!({"node.koordinator.sh/cpu-topology": "{}"});
+    assert_eq!(metadata["annotations"], topology);
     assert!(metadata["uid"].is_null() && metadata["managedFields"].is_null());
     drop(publisher);
 

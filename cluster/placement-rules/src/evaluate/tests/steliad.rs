@@ -8,11 +8,7 @@ use stelia_koordinator::report::{Kubelet, testing::numa};
 use super::*;
 
 fn any_policies() -> impl Strategy<Value = AllocatorPolicies> {
-    let exclusive = [
-        CpuExclusivePolicy::None,
-        CpuExclusivePolicy::PcpuLevel,
-        CpuExclusivePolicy::NumaNodeLevel,
-    ];
+    let exclusive = CpuExclusivePolicy::ALL;
     let policies = (
         select(vec![Qos::Lse, Qos::Lsr]),
         select(vec![CpuBindPolicy::FullPcpus, CpuBindPolicy::SpreadByPcpus]),

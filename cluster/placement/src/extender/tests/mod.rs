@@ -126,10 +126,8 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, request: &[
 }
 
 fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
-    let headers = format!(
-        "Host: x\r\nContent-Type: application/json\r\nContent-Length: {}",
-        body.len()
-    );
+    let length = body.len();
+    let headers = format!("Host: x\r\nContent-Type: application/json\r\nContent-Length: {length}");
     format!("{method} {path} HTTP/1.1\r\n{headers}\r\n\r\n{body}").into_bytes()
 }
 

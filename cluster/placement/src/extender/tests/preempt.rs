@@ -15,9 +15,8 @@ async fn victims_are_kept_where_their_end_makes_room() {
     let expected = serde_json::json!({"Pods": [{"UID": KUBELETS}], "NumPDBViolations": 0});
     assert_eq!(victims["kubelet"], expected);
     // A pod without CPUs of its own goes wherever counting says.
-    let shared = args
-        .replace("\"4\"", "\"1500m\"")
-        .replace("stelia.io/vm", "example.com/other");
+    let shared = args.replace("\"4\"", "\"1500m\"");
+    let shared = shared.replace("stelia.io/vm", "example.com/other");
     let victims = &served.post("/preempt", &shared).await["NodeNameToMetaVictims"];
     assert_eq!(victims.as_object().unwrap().len(), 3, "{victims}");
 }

@@ -164,12 +164,8 @@ async fn vms_that_never_register_do_not_close_the_node(
 ) {
     let (cluster, instance) = ready().await;
     for number in 1..=vms {
-        let to = cluster.create_pod(
-            "steliad",
-            &format!("sleeper-{number}"),
-            number,
-            sleeper(number, memory(number)),
-        );
+        let (name, pod) = (format!("sleeper-{number}"), sleeper(number, memory(number)));
+        let to = cluster.create_pod("steliad", &name, number, pod);
         while let Err(cause) = instance.placer.bind(&to).await {
             assert!(cause.to_string().contains("depends on the order"), "{cause}");
             tokio::time::sleep(Duration::from_secs(seconds)).await;

@@ -280,10 +280,8 @@ impl World {
         // What came late is known by now, and nobody else is promised its CPUs.
         for other in self.late.iter().filter(|other| *other != uid) {
             let is_known = self.writer.bound_to(super::uid(*other)).as_ref() == Some(&on);
-            let late = self
-                .pods
-                .get(other)
-                .filter(|pod| is_known && !pod.failed && !pod.rewritten);
+            let late = self.pods.get(other);
+            let late = late.filter(|pod| is_known && !pod.failed && !pod.rewritten);
             let theirs = late.and_then(|late| late.told.clone()).unwrap_or_default();
             let own = ticket.cpus.clone().unwrap_or_default();
             assert!(
