@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::Uid;
 use stelia_placement_rules::request::SharedRequest;
-use stelia_placement_rules::{Cluster, DecidedBy, NodeVerdict, NodeWithoutPods, Request};
+use stelia_placement_rules::{Cluster, NodeVerdict, Request};
 use steliad_fuzz::{fits, same};
 
 /// A VM of so many CPUs, whose runner follows what a scheduler chose or not.
@@ -47,12 +47,9 @@ fuzz_target!(|text: &str| {
         gone.insert(Uid(u128::MAX - 1), Some(request.clone()));
         gone.values_mut()
             .for_each(|asked| *asked = Some(request.clone()).filter(|_| number % 2 == 0));
-        let _ = cluster
-            .without("n", &request, &gone)
-            .and_then(NodeWithoutPods::evaluate);
-        let unknown = cluster
-            .without("n", &request, &nobody)
-            .and_then(NodeWithoutPods::evaluate);
+        let without = |pods| cluster.without("n", &request, pods).and_then(|node| node.evaluate());
+        let _ = without(&gone);
+        let unknown = without(&nobody);
         let known = cluster.explain("n", &request);
         same(&unknown, &known, "without a pod that is not there");
         let mut short = None;
@@ -61,9 +58,10 @@ fuzz_target!(|text: &str| {
         match (short.unwrap(), cluster.reserve("n", uid, &request)) {
             (NodeVerdict::Fits(total), Ok(placement)) => {
                 same(&total, &placement.score.total, "the score");
-                assert!(total <= 1000 && placement.vm_cpus.is_subset(&placement.cpus));
-                if placement.by == DecidedBy::Steliad && placement.cpus == placement.vm_cpus {
-                    assert!(placement.cpus.is_subset(&free), "{placement:?}");
+                let outcome = &placement.outcome;
+                assert!(total <= 1000 && outcome.vm_cpus.is_subset(&outcome.cpus));
+                if outcome.allocation.is_some() && outcome.cpus == outcome.vm_cpus {
+                    assert!(outcome.cpus.is_subset(&free), "{placement:?}");
                 }
                 if let Some(cpus) = placement.assigned_cpus {
                     assert!(cpus.is_disjoint(&told), "{cpus:?} twice");

@@ -48,9 +48,8 @@ pub async fn read(objects: &mut Objects, client: &Client, labels: Option<&str>, 
     reports(objects, client).await?;
     if pods {
         let alive = ListParams::default().fields(ALIVE);
-        list(objects, client, "/api/v1/pods", "Pod", alive)
-            .await
-            .map_err(|cause| format!("list pods: {}", words(&cause)))?;
+        let listed = list(objects, client, "/api/v1/pods", "Pod", alive).await;
+        listed.map_err(|cause| format!("list pods: {}", words(&cause)))?;
     }
     Ok(())
 }

@@ -7,13 +7,12 @@ mod fill;
 use std::collections::BTreeMap;
 
 use kubelet_planner::merge::Policy;
-use kubelet_planner::{ContainerAllocation, CpuManager, Pod, admit, until_full};
+use kubelet_planner::{ContainerAllocation, CpuManager, admit, until_full};
 use stelia_cpus::{CpuSet, Topology};
-use stelia_koordinator::allocator::evaluate::{self, EvaluateRequest, SchedulerOptions};
-use stelia_koordinator::allocator::{AllocationRequest, AllocatorNode, NumaTopologyAlignmentPolicy, Qos, RequiredBind};
+use stelia_koordinator::allocator::evaluate::{self, EvaluateRequest};
+use stelia_koordinator::allocator::{AllocatorNode, NumaTopologyAlignmentPolicy, Qos, RequiredBind};
 use stelia_koordinator::report::Facts;
 use stelia_koordinator::report::stored::Stored;
-use stelia_kubelet::QosClass;
 use stelia_node_plan::{Subject, why};
 
 use crate::objects::own_cpus;
@@ -40,7 +39,7 @@ pub struct Zones {
 }
 
 /// How many of a pod fit.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fits {
     pub count: u64,
     /// On how many of them CPUs and devices are on the same NUMA nodes; `None` for pods without devices whose NUMA nodes are published.
@@ -60,10 +59,9 @@ impl Chooser {
                 free: free.collect(),
                 policy: stored.alignment.as_ref().map(|alignment| alignment.policy.clone()),
             };
-            return if zones.free.is_empty() {
-                Self::Nobody("its object has no CPUs".to_owned())
-            } else {
-                Self::Amounts(zones)
+            return match zones.free.is_empty() {
+                true => Self::Nobody("its object has no CPUs".to_owned()),
+                false => Self::Amounts(zones),
             };
         };
         match facts.allocator_node() {
@@ -88,11 +86,9 @@ impl Chooser {
     pub fn free(&self) -> Option<CpuSet> {
         match self {
             Self::Kubelet(subject) => {
-                let state = &subject.node.state().cpus;
-                match subject.node.settings().cpu_manager {
-                    CpuManager::None => None,
-                    CpuManager::Static { .. } => Some(state.default.difference(&subject.node.reserved_cpus())),
-                }
+                let free = &subject.node.state().cpus.default;
+                let is_static = matches!(subject.node.settings().cpu_manager, CpuManager::Static { .. });
+                is_static.then(|| free.difference(&subject.node.reserved_cpus()))
             }
             Self::Steliad(both) => {
                 let facts = &both.0;
@@ -120,14 +116,11 @@ impl Chooser {
                 let answer = evaluate::answer(&both.1, &pod_request.request());
                 answer.map(|_| ()).map_err(|error| Refusal::of_steliad(&error))
             }
-            Self::Amounts(zones) => match zones.fit(own_cpus(&pod_request.pod)) {
-                0 => {
-                    let wanted = own_cpus(&pod_request.pod);
-                    let detail = format!("{wanted} are wanted; free by NUMA node: {}", zones.words());
-                    Err(Refusal::new("too few CPUs are free", detail))
-                }
-                _ => Ok(()),
-            },
+            Self::Amounts(zones) => {
+                let wanted = own_cpus(&pod_request.pod);
+                let short = || zones.too_few(&format!("{wanted} are wanted; "));
+                (zones.fit(wanted) > 0).then_some(()).ok_or_else(short)
+            }
             Self::Nobody(why) => Err(Refusal::new("what its CPUs have room for is not known", why.clone())),
         }
     }
@@ -136,11 +129,8 @@ impl Chooser {
     pub fn until_full(&self, pod_request: &PodRequest, most: u64) -> Fits {
         match self {
             Self::Kubelet(subject) => {
-                let fill = until_full(
-                    &subject.node,
-                    &pod_request.pod,
-                    usize::try_from(most).unwrap_or(usize::MAX),
-                );
+                let most = usize::try_from(most).unwrap_or(usize::MAX);
+                let fill = until_full(&subject.node, &pod_request.pod, most);
                 let has_devices = devices::asked_devices(&subject.node, pod_request).next().is_some();
                 let is_together = |pod: &&Vec<ContainerAllocation>| {
                     devices::worst(subject, pod, None).is_some_and(|locality| locality.verdict.is_together())
@@ -148,30 +138,21 @@ impl Chooser {
                 Fits {
                     count: fill.pods.len() as u64,
                     together: has_devices.then(|| fill.pods.iter().filter(is_together).count() as u64),
-                    then: fill
-                        .end
-                        .map(|rejection| Refusal::of_kubelet(&rejection, subject, pod_request)),
+                    then: (fill.end).map(|rejection| Refusal::of_kubelet(&rejection, subject, pod_request)),
                 }
             }
             Self::Steliad(both) => fill::fill(&both.0, pod_request, most),
-            Self::Amounts(zones) => match (own_cpus(&pod_request.pod), zones.fit(own_cpus(&pod_request.pod))) {
-                (0, _) => Fits {
-                    count: most,
-                    together: None,
-                    then: None,
-                },
-                (_, fit) => Fits {
+            Self::Amounts(zones) => {
+                let fit = zones.fit(own_cpus(&pod_request.pod));
+                Fits {
                     count: fit.min(most),
-                    together: None,
-                    then: (fit < most).then(|| {
-                        Refusal::new("too few CPUs are free", format!("free by NUMA node: {}", zones.words()))
-                    }),
-                },
-            },
+                    then: (fit < most).then(|| zones.too_few("")),
+                    ..Fits::default()
+                }
+            }
             Self::Nobody(_) => Fits {
-                count: 0,
-                together: None,
                 then: self.admit(pod_request).err(),
+                ..Fits::default()
             },
         }
     }
@@ -182,10 +163,9 @@ impl Chooser {
         match self {
             Self::Kubelet(subject) => {
                 let free = self.free()?;
-                let strict = matches!(
-                    subject.node.settings().topology_policy,
-                    Policy::Restricted | Policy::SingleNumaNode
-                );
+                let policy = subject.node.settings().topology_policy;
+                let strict = matches!(policy, Policy::Restricted | Policy::SingleNumaNode);
+                let vm = |cpus| stelia_placement_rules::Request::of_cpus(cpus, false, Default::default()).pod;
                 let fits = |count| admit(&subject.node, &vm(count)).is_ok();
                 Some(search(&subject.topology, &free, strict, fits))
             }
@@ -194,22 +174,15 @@ impl Chooser {
                 let policies = &facts.allocator.as_ref()?.policies;
                 let free = self.free()?;
                 let free = match policies.required {
-                    RequiredBind::FullPcpusOnly => whole_cores(&facts.topology, &free),
+                    RequiredBind::FullPcpusOnly => node.host().whole_cores(&free),
                     RequiredBind::None | RequiredBind::SpreadByPcpus => free,
                 };
                 // Spread over cores, a VM may need more nodes than as many CPUs would do on.
                 let strict = policies.alignment.is_strict() && policies.required != RequiredBind::SpreadByPcpus;
                 let fits = |count: u64| {
-                    let wanted = u32::try_from(count).unwrap_or(u32::MAX);
-                    let allocation = AllocationRequest {
-                        qos: Some(Qos::Lse),
-                        cpus: Some(wanted),
-                        ..AllocationRequest::default()
-                    };
-                    let request = EvaluateRequest {
-                        allocation,
-                        options: SchedulerOptions::default(),
-                    };
+                    let mut request = EvaluateRequest::default();
+                    request.allocation.qos = Some(Qos::Lse);
+                    request.allocation.cpus = Some(u32::try_from(count).unwrap_or(u32::MAX));
                     evaluate::answer(node, &request).is_ok()
                 };
                 Some(search(&facts.topology, &free, strict, fits))
@@ -224,9 +197,8 @@ impl Chooser {
         match self {
             Self::Kubelet(subject) => subject.node.settings().topology_policy == Policy::SingleNumaNode,
             Self::Steliad(both) => {
-                both.0.allocator.as_ref().is_some_and(|allocator| {
-                    allocator.policies.alignment == NumaTopologyAlignmentPolicy::SingleNumaNode
-                })
+                let alignment = both.0.allocator.as_ref().map(|allocator| allocator.policies.alignment);
+                alignment == Some(NumaTopologyAlignmentPolicy::SingleNumaNode)
             }
             Self::Amounts(zones) => zones.is_single_node(),
             Self::Nobody(_) => false,
@@ -240,28 +212,26 @@ impl Zones {
     }
 
     fn largest(&self) -> u64 {
-        if self.is_single_node() {
-            self.free.values().copied().max().unwrap_or(0)
-        } else {
-            self.free.values().fold(0, |all: u64, free| all.saturating_add(*free))
+        let free = self.free.values().copied();
+        match self.is_single_node() {
+            true => free.max().unwrap_or(0),
+            false => free.fold(0, u64::saturating_add),
         }
     }
 
     /// The number of pods with this many CPUs; unlimited for pods without CPUs.
     fn fit(&self, cpus: u64) -> u64 {
         let of = |free: u64| free.checked_div(cpus).unwrap_or(u64::MAX);
-        if self.is_single_node() {
-            self.free
-                .values()
-                .fold(0, |all: u64, free| all.saturating_add(of(*free)))
-        } else {
-            of(self.largest())
+        match self.is_single_node() {
+            true => self.free.values().map(|free| of(*free)).fold(0, u64::saturating_add),
+            false => of(self.largest()),
         }
     }
 
-    pub fn words(&self) -> String {
+    fn too_few(&self, wanted: &str) -> Refusal {
         let words: Vec<String> = self.free.iter().map(|(id, free)| format!("{free} on {id}")).collect();
-        words.join(", ")
+        let detail = format!("{wanted}free by NUMA node: {}", words.join(", "));
+        Refusal::new("too few CPUs are free", detail)
     }
 }
 
@@ -278,28 +248,9 @@ impl Refusal {
     }
 
     fn of_steliad(error: &stelia_api::Error) -> Self {
-        Self::new(
-            format!("steliad would refuse it: {}", error.kind.name()),
-            error.to_string(),
-        )
+        let what = format!("steliad would refuse it: {}", error.kind.name());
+        Self::new(what, error.to_string())
     }
-}
-
-/// A VM of so many CPUs.
-fn vm(cpus: u64) -> Pod {
-    use kubelet_planner::{Amounts, Container, ContainerKind, Resources};
-    let amounts = Amounts {
-        milli_cpus: Some(cpus.saturating_mul(1000)),
-        memory: Some(1 << 20),
-        ..Amounts::default()
-    };
-    let pod = Pod {
-        uid: "largest".to_owned(),
-        resources: None,
-        containers: vec![Container::new("vm", ContainerKind::App, Resources::guaranteed(amounts))],
-    };
-    debug_assert_eq!(pod.qos(), QosClass::Guaranteed);
-    pod
 }
 
 /// The largest number of CPUs that fits, from the most on downwards. Where the NUMA nodes must be as few as would do on an empty
@@ -325,18 +276,6 @@ fn search(topology: &Topology, free: &CpuSet, strict: bool, fits: impl Fn(u64) -
         count -= 1;
     }
     count
-}
-
-/// The CPUs of cores all of whose CPUs are among these.
-pub fn whole_cores(topology: &Topology, cpus: &CpuSet) -> CpuSet {
-    let mut cores: BTreeMap<(u32, u32), (bool, Vec<u32>)> = BTreeMap::new();
-    for (number, cpu) in &topology.cpus {
-        let (whole, own) = cores.entry((cpu.package, cpu.core)).or_insert((true, Vec::new()));
-        *whole &= cpus.contains(*number);
-        own.push(*number);
-    }
-    let whole = cores.into_values().filter(|(whole, _)| *whole);
-    whole.flat_map(|(_, own)| own).collect()
 }
 
 #[cfg(test)]

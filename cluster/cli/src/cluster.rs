@@ -1,6 +1,6 @@
 //! The cluster: each node with its Node object, its description, and what the pods bound to it request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
 
 use kube::core::{Selector, SelectorExt};
@@ -84,30 +84,17 @@ impl Cluster {
         if chosen.selector.is_some() && !has_nodes {
             return Err(ClusterError::NoNodes);
         }
-        let mut names: Vec<String> = nodes
-            .keys()
-            .chain(reports.keys())
-            .chain(unreadable.nodes.keys())
-            .chain(unreadable.reports.keys())
-            .cloned()
-            .collect();
-        names.sort_unstable();
-        names.dedup();
+        let unread = unreadable.nodes.keys().chain(unreadable.reports.keys());
+        let names: BTreeSet<String> = nodes.keys().chain(reports.keys()).chain(unread).cloned().collect();
         let is_called = |wanted: &String, name: &String| wanted == name || wanted == without_domain(name);
-        if let Some(missing) = chosen
-            .names
-            .iter()
-            .find(|wanted| !names.iter().any(|name| is_called(wanted, name)))
-        {
+        let is_missing = |wanted: &&String| !names.iter().any(|name| is_called(wanted, name));
+        if let Some(missing) = chosen.names.iter().find(is_missing) {
             return Err(ClusterError::NoSuchNode(missing.clone()));
         }
         let mut used: BTreeMap<&str, Used> = BTreeMap::new();
         for (key, pod) in &pods {
-            if let Some(node) = pod
-                .node
-                .as_deref()
-                .filter(|_| !pod.has_ended && chosen.without != Some(key))
-            {
+            let counts = !pod.has_ended && chosen.without != Some(key);
+            if let Some(node) = pod.node.as_deref().filter(|_| counts) {
                 used.entry(node).or_default().add(&pod.requests);
             }
         }
@@ -186,16 +173,22 @@ impl Member {
     }
 }
 
+/// `namespace/name` of a pod, or its UID where the name is not known.
+pub(crate) fn called(namespace: &str, name: &str, uid: &str) -> String {
+    match name {
+        "" => uid.to_owned(),
+        name => format!("{namespace}/{name}"),
+    }
+}
+
 /// What `of` says of each, in their order, computed on all CPUs.
 pub fn each<T: Sync, R: Send>(items: &[T], of: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
     let share = items.len().div_ceil(threads).max(1);
     let of = &of;
     std::thread::scope(|scope| {
-        let workers: Vec<_> = items
-            .chunks(share)
-            .map(|chunk| scope.spawn(move || chunk.iter().map(of).collect::<Vec<R>>()))
-            .collect();
+        let worker = |chunk| scope.spawn(move || <[T]>::iter(chunk).map(of).collect::<Vec<R>>());
+        let workers: Vec<_> = items.chunks(share).map(worker).collect();
         let mut all = Vec::with_capacity(items.len());
         for worker in workers {
             match worker.join() {

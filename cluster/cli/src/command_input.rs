@@ -10,14 +10,9 @@ use crate::objects::{Objects, PodKey};
 use crate::pod_request::PodRequest;
 use crate::{Failure, apiserver, files};
 
-/// The nodes, without pods.
-pub(crate) fn nodes(cli: &Cli, names: &[String], chosen: &BySelector) -> Result<Cluster, Failure> {
-    cluster(read(cli, false, chosen, None)?, names, chosen, None)
-}
-
-/// The nodes and all pods.
-pub(crate) fn vms(cli: &Cli, nodes: &[String], chosen: &BySelector) -> Result<Cluster, Failure> {
-    cluster(read(cli, true, chosen, None)?, nodes, chosen, None)
+/// The nodes, with all pods or without.
+pub(crate) fn nodes(cli: &Cli, names: &[String], chosen: &BySelector, with_pods: bool) -> Result<Cluster, Failure> {
+    cluster(read(cli, with_pods, chosen, None)?, names, chosen, None)
 }
 
 /// A pod of the cluster, as it is named.
@@ -110,9 +105,8 @@ fn read(cli: &Cli, with_pods: bool, chosen: &BySelector, pod: Option<&mut PodNam
         let client = apiserver::connect(cli.kubeconfig.as_deref(), cli.context.as_deref());
         let client = client.map_err(|cause| Failure::Other(cause.to_string()))?;
         if let Some(pod) = pod {
-            let namespace = pod
-                .namespace
-                .get_or_insert_with(|| client.default_namespace().to_owned());
+            let default = || client.default_namespace().to_owned();
+            let namespace = pod.namespace.get_or_insert_with(default);
             let is_there = apiserver::read_pod(&mut objects, &client, namespace, &pod.name).await;
             if !is_there.map_err(Failure::Other)? {
                 let (namespace, name) = (&namespace, &pod.name);

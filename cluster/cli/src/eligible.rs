@@ -51,10 +51,8 @@ pub fn rules(pod_request: &PodRequest, name: &str, node: &NodeObject) -> Vec<Ref
     }
     let differs = |(key, value): &(&String, &String)| node.labels.get(*key) != Some(*value);
     if let Some((key, value)) = pod_request.spec.node_selector.iter().flatten().find(differs) {
-        add(
-            "it has not the labels of spec.nodeSelector".to_owned(),
-            &format!("{key}={value}"),
-        );
+        let what = "it has not the labels of spec.nodeSelector".to_owned();
+        add(what, &format!("{key}={value}"));
     }
     let affinity = pod_request.spec.affinity.as_ref();
     let affinity = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
@@ -86,12 +84,9 @@ pub fn rules(pod_request: &PodRequest, name: &str, node: &NodeObject) -> Vec<Ref
 pub fn requests(requests: &Amounts, node: &NodeObject, used: &Used) -> Vec<Refusal> {
     let short = named(requests).filter_map(|(resource, wanted)| {
         let left = left(node, used, &resource);
+        let [asked, rest] = [wanted, left].map(|amount| words(&resource, amount));
         (wanted > left).then(|| Refusal {
-            detail: format!(
-                "{} requested, {} left",
-                words(&resource, wanted),
-                words(&resource, left)
-            ),
+            detail: format!("{asked} requested, {rest} left"),
             ..too_little(&resource)
         })
     });
@@ -156,11 +151,7 @@ fn taint_words(taint: &Taint) -> String {
 /// `ToleratesTaint` (`pkg/apis/core`, toleration.go).
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let given = |text: &Option<String>| text.clone().unwrap_or_default();
-    let (key, effect, value) = (
-        given(&toleration.key),
-        given(&toleration.effect),
-        given(&toleration.value),
-    );
+    let [key, effect, value] = [&toleration.key, &toleration.effect, &toleration.value].map(given);
     let fits = (effect.is_empty() || effect == taint.effect) && (key.is_empty() || key == taint.key);
     match given(&toleration.operator).as_str() {
         "" | "Equal" => fits && !key.is_empty() && value == taint.value.clone().unwrap_or_default(),

@@ -154,16 +154,13 @@ impl Health {
             is_filtered: !filter.states.is_empty(),
             nodes: Vec::new(),
         };
-        all.iter()
-            .filter_map(|node| node.vms.as_ref())
-            .for_each(|vms| health.vms.add(vms));
+        let vms = all.iter().filter_map(|node| node.vms.as_ref());
+        vms.for_each(|vms| health.vms.add(vms));
         health.nodes = all;
-        health
-            .nodes
-            .retain(|node| filter.states.is_empty() || filter.states.contains(&node.health));
-        health
-            .nodes
-            .sort_by(|one, other| (one.health, &one.name).cmp(&(other.health, &other.name)));
+        let selected = |node: &NodeHealth| filter.states.is_empty() || filter.states.contains(&node.health);
+        health.nodes.retain(selected);
+        let rank = |node: &NodeHealth| (node.health, node.name.clone());
+        health.nodes.sort_by_cached_key(rank);
         health
     }
 
@@ -200,20 +197,17 @@ fn list(counts: &[Count], of: impl Fn(&Count) -> String) -> String {
 
 impl Render for Health {
     fn text(&self, style: TextStyle) -> String {
-        let states = list(&self.states, |count| format!("{} {}", count.nodes, count.name));
-        let mut nodes = if states.is_empty() {
-            "none publishes".to_owned()
-        } else {
-            format!("{}: {states}", self.all())
+        let mut nodes = match list(&self.states, |count| format!("{} {}", count.nodes, count.name)) {
+            states if states.is_empty() => "none publishes".to_owned(),
+            states => format!("{}: {states}", self.all()),
         };
         if self.without_steliad > 0 {
             nodes += &format!("; {} without steliad", counted(self.without_steliad, "node"));
         }
         let on = |count: &Count| format!("{} on {}", count.name, counted(count.nodes, "node"));
-        let versions = if self.versions.is_empty() {
-            "not published".to_owned()
-        } else {
-            list(&self.versions, on)
+        let versions = match list(&self.versions, on) {
+            versions if versions.is_empty() => "not published".to_owned(),
+            versions => versions,
         };
         let mut vms = self.vms.in_words();
         if self.without_summary > 0 {
@@ -221,11 +215,8 @@ impl Render for Health {
         }
         let lines = [("Nodes", nodes), ("Versions", versions), ("VMs", vms)];
         let mut parts = vec![properties(lines, style), table_of(&self.reasons, "NODES", style)];
-        let shown: Vec<&NodeHealth> = self
-            .nodes
-            .iter()
-            .filter(|node| style.wide || self.is_filtered || node.health.is_failure())
-            .collect();
+        let is_shown = |node: &&NodeHealth| style.wide || self.is_filtered || node.health.is_failure();
+        let shown: Vec<&NodeHealth> = self.nodes.iter().filter(is_shown).collect();
         if !shown.is_empty() {
             let rows = shown.into_iter().cloned().map(|mut node| {
                 // The messages are in the table of reasons above.

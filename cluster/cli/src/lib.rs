@@ -80,10 +80,8 @@ pub fn main() -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => return finish(Err(Failure::Usage(error.to_string()))),
     }
-    let parsed = cli::help::command()
-        .try_get_matches()
-        .and_then(|matches| Cli::from_arg_matches(&matches));
-    match parsed {
+    let matches = cli::help::command().try_get_matches();
+    match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => finish(run(&cli)),
         Err(error) => error.exit(),
     }
@@ -99,13 +97,13 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             chosen,
         } => {
             let is_for_eyes = matches!(output_options.form, Form::Text | Form::Wide) && io::stdout().is_terminal();
-            let default = if is_for_eyes {
+            let nodes = Nodes::of(&command_input::nodes(cli, names, chosen, false)?, now());
+            let sort = sort.unwrap_or(if is_for_eyes {
                 NodeOrder::Trouble
             } else {
                 NodeOrder::Name
-            };
-            let nodes = Nodes::of(&command_input::nodes(cli, names, chosen)?, now());
-            output_options.print(&nodes.listed(states, sort.unwrap_or(default)))
+            });
+            output_options.print(&nodes.listed(states, sort))
         }
         Command::Vms {
             filter,
@@ -114,7 +112,7 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             sort,
             chosen,
         } => {
-            let cluster = command_input::vms(cli, nodes, chosen)?;
+            let cluster = command_input::nodes(cli, nodes, chosen, true)?;
             let on_all = chosen.selector.is_none() && nodes.is_empty();
             let vms = Vms::of(&cluster, filter, *sort, on_all, now());
             if vms.vms.is_empty() && !filter.patterns.is_empty() {
@@ -124,7 +122,7 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             }
         }
         Command::Health { names, filter, chosen } => {
-            output_options.print(&Health::of(&command_input::nodes(cli, names, chosen)?, filter))
+            output_options.print(&Health::of(&command_input::nodes(cli, names, chosen, false)?, filter))
         }
         Command::Why {
             pod,
@@ -163,12 +161,10 @@ fn run(cli: &Cli) -> Result<String, Failure> {
                 let text = ledger::absent(&rings, (since_us, until_us));
                 // It may be in a ring that could not be read.
                 let may_be_there = rings.iter().any(|ring| ring.problem.is_some());
-                let failure = if may_be_there {
-                    Failure::Other
-                } else {
-                    Failure::NoSuchObject
-                };
-                return Err(failure(text));
+                return Err(match may_be_there {
+                    true => Failure::Other(text),
+                    false => Failure::NoSuchObject(text),
+                });
             }
             output_options.print(&Ledger::of(rings, vms, (since_us, until_us), now()))
         }

@@ -13,7 +13,7 @@ use stelia_koordinator::report::profile::Profile;
 use stelia_koordinator::report::stored::Amounts;
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, table};
 
-use crate::chooser::{Chooser, whole_cores};
+use crate::chooser::Chooser;
 use crate::cluster::{Cluster, Member, each};
 use crate::health::{NodeHealth, NodeState};
 use crate::objects::{NodeObject, Problem};
@@ -153,9 +153,8 @@ fn devices(row: &Row) -> String {
             cells.entry(&devices.resource).or_default().push(cell);
         }
     }
-    let words = cells
-        .into_iter()
-        .map(|(resource, cells)| format!("{resource} {}", cells.join(" ")));
+    let words = cells.into_iter();
+    let words = words.map(|(resource, cells)| format!("{resource} {}", cells.join(" ")));
     words.collect::<Vec<_>>().join("; ")
 }
 
@@ -179,11 +178,7 @@ impl Row {
             is_not_ready: member.not_ready().is_some(),
             ..Self::default()
         };
-        row.warnings = member
-            .is_cordoned()
-            .then(|| "cordoned".to_owned())
-            .into_iter()
-            .collect();
+        row.warnings.extend(member.is_cordoned().then(|| "cordoned".to_owned()));
         let reasons = health.into_iter().flat_map(|health| health.reasons);
         row.warnings.extend(reasons.map(|reason| match reason.detail.as_str() {
             "" => reason.what,
@@ -227,11 +222,8 @@ impl Row {
             None => {
                 let options = facts.kubelet.cpu_options.iter().filter(|(_, value)| *value == "true");
                 let options: Vec<&str> = options.map(|(name, _)| name.as_str()).collect();
-                if options.is_empty() {
-                    facts.kubelet.cpu_policy.clone()
-                } else {
-                    format!("{} {}", facts.kubelet.cpu_policy, options.join(","))
-                }
+                let policy = format!("{} {}", facts.kubelet.cpu_policy, options.join(","));
+                policy.trim_end().to_owned()
             }
         };
         self.cpus = Some(facts.topology.cpus.len() as u64);
@@ -297,18 +289,15 @@ fn topology(alignment: &stelia_koordinator::report::Alignment) -> String {
 
 /// CPUs and cores of each NUMA node.
 fn by_node(topology: &Topology, free: &CpuSet) -> Vec<Numa> {
-    let whole = whole_cores(topology, free);
     let mut nodes: BTreeMap<u32, Numa> = BTreeMap::new();
-    // A core's first CPU stands for it.
     let mut cores: BTreeMap<(u32, u32), (u32, bool)> = BTreeMap::new();
     for (number, cpu) in &topology.cpus {
         let numa = nodes.entry(cpu.node).or_default();
         numa.node = cpu.node;
         numa.cpus += 1;
         numa.free_cpus += u64::from(free.contains(*number));
-        cores
-            .entry((cpu.package, cpu.core))
-            .or_insert((cpu.node, whole.contains(*number)));
+        let (_, is_free) = cores.entry((cpu.package, cpu.core)).or_insert((cpu.node, true));
+        *is_free &= free.contains(*number);
     }
     for (node, is_free) in cores.into_values() {
         if let Some(numa) = nodes.get_mut(&node) {
@@ -343,10 +332,8 @@ fn sums(rows: &[Row]) -> String {
     let free = admitting().filter_map(|row| row.free_cpus).fold(0, u64::saturating_add);
     let largest = admitting().filter_map(|row| row.largest_vm_cpus).max().unwrap_or(0);
     let (nodes, free) = (counted(rows.len() as u64, "node"), counted(free, "free CPU"));
-    format!(
-        "{nodes}: {}; {free} where VMs are admitted, LARGEST {largest}.",
-        states.join(", ")
-    )
+    let states = states.join(", ");
+    format!("{nodes}: {states}; {free} where VMs are admitted, LARGEST {largest}.")
 }
 
 impl Render for Nodes {
@@ -368,20 +355,16 @@ impl Render for Nodes {
                 })
             });
             let warnings: Vec<(&str, Refusal)> = warnings.collect();
-            parts.push(table_of(
-                &groups(warnings.iter().map(|(node, warning)| (*node, warning))),
-                "NODES",
-                style,
-            ));
+            let groups = groups(warnings.iter().map(|(node, warning)| (*node, warning)));
+            parts.push(table_of(&groups, "NODES", style));
         }
         let is_by_amounts = |row: &&Row| row.profile.is_some() && !row.is_exact();
         let by_amounts = self.nodes.iter().filter(is_by_amounts).count();
         if style.legend && by_amounts > 0 {
             let by_amounts = counted(by_amounts as u64, "node");
-            let sentence = format!(
-                "{by_amounts} by amounts only (profile nrt): free cores are not known, and LARGEST is the most that the CPUs allow."
-            );
-            parts.push(prose(&sentence, style));
+            let known = "free cores are not known, and LARGEST is the most that the CPUs allow.";
+            let told = format!("{by_amounts} by amounts only (profile nrt): {known}");
+            parts.push(prose(&told, style));
         }
         parts.retain(|part| !part.is_empty());
         parts.join("\n")

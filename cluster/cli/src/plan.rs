@@ -62,10 +62,8 @@ pub struct Filled {
 impl Plan {
     pub fn of(pod_request: &PodRequest, cluster: &Cluster, until_full: bool) -> Self {
         let filled = each(&cluster.members, |member| fill(pod_request, member, until_full));
-        let stops = filled
-            .iter()
-            .filter_map(|(_, node, stop)| Some((node.name.as_str(), stop.as_ref()?)));
-        let stops = groups(stops);
+        let stops = filled.iter();
+        let stops = groups(stops.filter_map(|(_, node, stop)| Some((node.name.as_str(), stop.as_ref()?))));
         let (verdicts, nodes): (Vec<Verdict>, Vec<Filled>) =
             filled.into_iter().map(|(verdict, node, _)| (verdict, node)).unzip();
         Self {
@@ -126,6 +124,12 @@ fn fill(pod_request: &PodRequest, member: &Member, until_full: bool) -> (Verdict
     (verdict, filled, stop)
 }
 
+impl Filled {
+    fn has_room(&self) -> bool {
+        self.fits.is_some_and(|fits| fits > 0)
+    }
+}
+
 /// The columns of the table.
 pub const COLUMNS: [Column<Filled>; 6] = [
     column("NODE", |node: &Filled| node.name.clone()).yields(1).shortens(),
@@ -137,54 +141,39 @@ pub const COLUMNS: [Column<Filled>; 6] = [
     .right(),
     column(TOGETHER, |node: &Filled| number(node.together)).right(),
     column("PROFILE", |node: &Filled| node.profile.unwrap_or_default().to_owned()).wide(),
-    column("STOPPED BY", |node: &Filled| {
-        node.stopped_by.clone().unwrap_or_default()
-    })
-    .wraps(),
-    column("DETAIL", |node: &Filled| node.detail.clone().unwrap_or_default())
-        .wide()
-        .wraps(),
+    column("STOPPED BY", |node: &Filled| words(&node.stopped_by)).wraps(),
+    column("DETAIL", |node: &Filled| words(&node.detail)).wide().wraps(),
 ];
+
+fn words(text: &Option<String>) -> String {
+    text.clone().unwrap_or_default()
+}
 
 /// The column of pods with devices alone.
 const TOGETHER: &str = "TOGETHER";
 
 impl Render for Plan {
     fn text(&self, style: TextStyle) -> String {
-        let with_room = self
-            .nodes
-            .iter()
-            .filter(|node| node.fits.is_some_and(|fits| fits > 0))
-            .count();
-        let mut fit = format!(
-            "{}{} on {} of {}",
-            self.fits,
-            if self.or_more { " or more" } else { "" },
-            with_room,
-            counted(self.nodes.len() as u64, "node")
-        );
-        if !self.until_full {
-            fit = format!("one on {with_room} of {}", counted(self.nodes.len() as u64, "node"));
-        }
+        let or_more = if self.or_more { " or more" } else { "" };
+        let count = if self.until_full {
+            format!("{}{or_more}", self.fits)
+        } else {
+            "one".to_owned()
+        };
+        let all = counted(self.nodes.len() as u64, "node");
+        let mut fit = format!("{count} on {} of {all}", self.names().len());
         if self.unknown > 0 {
             fit += &format!("; {} cannot tell", self.unknown);
         }
-        let mut lines = vec![
-            (
-                "Pod",
-                format!("{} ({}, {} exclusive CPUs)", self.pod, self.qos, self.cpus),
-            ),
-            ("Fit", fit),
-        ];
+        let pod = format!("{} ({}, {} exclusive CPUs)", self.pod, self.qos, self.cpus);
+        let mut lines = vec![("Pod", pod), ("Fit", fit)];
         if let Some(together) = self.together {
-            lines.push((
-                "Together",
-                format!("{together} with CPUs and devices on the same NUMA nodes"),
-            ));
+            let words = format!("{together} with CPUs and devices on the same NUMA nodes");
+            lines.push(("Together", words));
         }
         lines.extend(self.assumed.iter().map(|assumed| ("Assumed", assumed.clone())));
         let mut parts = vec![properties(lines, style)];
-        let is_shown = |node: &&Filled| style.wide || node.fits.is_some_and(|fits| fits > 0);
+        let is_shown = |node: &&Filled| style.wide || node.has_room();
         let shown: Vec<Filled> = self.nodes.iter().filter(is_shown).cloned().collect();
         if !shown.is_empty() {
             let is_shown = |column: &Column<Filled>| self.together.is_some() || column.heading() != TOGETHER;
@@ -197,7 +186,7 @@ impl Render for Plan {
     }
 
     fn names(&self) -> Vec<String> {
-        let with_room = self.nodes.iter().filter(|node| node.fits.is_some_and(|fits| fits > 0));
+        let with_room = self.nodes.iter().filter(|node| node.has_room());
         with_room.map(|node| node.name.clone()).collect()
     }
 

@@ -91,9 +91,9 @@ impl PodRequest {
         let (labels, devices) = (requirements.labels_in_words(), requirements.devices_in_words());
         for (kind, names) in [("labels", labels), ("devices", devices)] {
             if !names.is_empty() {
-                self.assumed.push(format!(
-                    "KubeVirt requires the {kind} {names} of the node: none of the nodes has {kind} of KubeVirt, and they are not considered"
-                ));
+                let none = format!("none of the nodes has {kind} of KubeVirt, and they are not considered");
+                let assumed = format!("KubeVirt requires the {kind} {names} of the node: {none}");
+                self.assumed.push(assumed);
             }
         }
         self
@@ -118,8 +118,8 @@ impl PodRequest {
         let mut allocation = given.clone();
         allocation.qos = request::qos_class(allocation.qos, metadata.labels.get(QOS_CLASS).map(String::as_str));
         if let Some(text) = metadata.annotations.get(koordinator::RESOURCE_SPEC) {
-            koordinator::add_spec(&mut allocation, text)
-                .map_err(|cause| format!("annotation {}: {cause}", koordinator::RESOURCE_SPEC))?;
+            let failed = |cause| format!("annotation {}: {cause}", koordinator::RESOURCE_SPEC);
+            koordinator::add_spec(&mut allocation, text).map_err(failed)?;
         }
         Ok(Self {
             name,

@@ -52,13 +52,8 @@ fn requirement(text: &str) -> Result<Expression, String> {
         return Ok(Expression::Equal(key(name)?, value(given)?));
     }
     if let Some((left, right)) = text.split_once('(') {
-        let values: Result<BTreeSet<String>, String> = right
-            .trim_end()
-            .strip_suffix(')')
-            .ok_or_else(wrong)?
-            .split(',')
-            .map(value)
-            .collect();
+        let values = right.trim_end().strip_suffix(')').ok_or_else(wrong)?;
+        let values: Result<BTreeSet<String>, String> = values.split(',').map(value).collect();
         let mut words = left.split_whitespace();
         return match (words.next(), words.next(), words.next()) {
             (Some(name), Some("in"), None) => Ok(Expression::In(key(name)?, values?)),

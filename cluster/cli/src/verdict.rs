@@ -1,7 +1,7 @@
 //! What one node says to a pod.
 
 use stelia_cpus::text::excerpt;
-use stelia_node_plan::planned_nodes;
+use stelia_node_plan::planned_nodes::NodesVerdict;
 
 use crate::chooser::{Chooser, DeviceLocality};
 use crate::cluster::Member;
@@ -59,38 +59,31 @@ impl Verdict {
     }
 
     /// Whether its CPUs and devices would be on the same NUMA nodes, if it has room.
-    pub fn locality(&self) -> Option<planned_nodes::NodesVerdict> {
-        let device_locality = self.device_locality.as_ref().filter(|_| self.has_room() == Some(true));
-        device_locality.map(|locality| locality.verdict)
+    pub fn locality(&self) -> Option<NodesVerdict> {
+        self.locality_with_room().map(|locality| locality.verdict)
+    }
+
+    fn locality_with_room(&self) -> Option<&DeviceLocality> {
+        self.device_locality.as_ref().filter(|_| self.has_room() == Some(true))
     }
 
     /// Where its CPUs and devices would be, if it has room and they would not be on the same NUMA nodes.
     pub fn apart(&self) -> Option<Refusal> {
-        let device_locality = self
-            .device_locality
-            .as_ref()
-            .filter(|_| self.has_room() == Some(true))?;
-        let what = match device_locality.verdict {
-            planned_nodes::NodesVerdict::OneNode | planned_nodes::NodesVerdict::SameNodes => return None,
-            planned_nodes::NodesVerdict::Spread => {
-                "CPUs and devices would be on more NUMA nodes than necessary if all were free"
-            }
-            planned_nodes::NodesVerdict::Uncertain => "CPUs and devices may not be on the same NUMA nodes",
-            planned_nodes::NodesVerdict::Apart => "CPUs and devices would not be on the same NUMA nodes",
-            planned_nodes::NodesVerdict::NoCpus => "the container with the devices has no exclusive CPUs",
+        let locality = self.locality_with_room()?;
+        let what = match locality.verdict {
+            NodesVerdict::OneNode | NodesVerdict::SameNodes => return None,
+            NodesVerdict::Spread => "CPUs and devices would be on more NUMA nodes than necessary if all were free",
+            NodesVerdict::Uncertain => "CPUs and devices may not be on the same NUMA nodes",
+            NodesVerdict::Apart => "CPUs and devices would not be on the same NUMA nodes",
+            NodesVerdict::NoCpus => "the container with the devices has no exclusive CPUs",
         };
-        Some(Refusal::new(what, device_locality.words.clone()))
+        Some(Refusal::new(what, locality.words.clone()))
     }
 
     /// Every reason against it.
     pub fn refusals(&self) -> Vec<Refusal> {
-        let placement = self.placement.as_ref().err();
-        self.fixed
-            .iter()
-            .chain(&self.requests)
-            .chain(placement)
-            .cloned()
-            .collect()
+        let all = self.fixed.iter().chain(&self.requests);
+        all.chain(self.placement.as_ref().err()).cloned().collect()
     }
 }
 
@@ -99,9 +92,8 @@ pub(crate) fn fixed(pod_request: &PodRequest, member: &Member) -> Vec<Refusal> {
     let left_behind = member.is_left_behind.then(|| Refusal::new(NO_NODE, ""));
     let rules = member.node.as_ref();
     let rules = rules.map(|node| eligible::rules(pod_request, &member.name, node));
-    let unusable = member
-        .unusable()
-        .map(|state| Refusal::new("the node says that its CPUs must not be used", excerpt::name(state)));
+    let what = "the node says that its CPUs must not be used";
+    let unusable = member.unusable().map(|state| Refusal::new(what, excerpt::name(state)));
     let fixed = left_behind.into_iter().chain(rules.into_iter().flatten());
     fixed.chain(unusable).collect()
 }

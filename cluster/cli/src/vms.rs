@@ -10,7 +10,7 @@ use serde::Serialize;
 use stelia_cpus::text::{excerpt, named};
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, table};
 
-use crate::cluster::{Cluster, Member};
+use crate::cluster::{Cluster, Member, called};
 use crate::nodes::age;
 use crate::objects::{Condition, PodKey, PodObject, Problem};
 use crate::prose;
@@ -131,22 +131,18 @@ pub const COLUMNS: [Column<Vm>; 7] = [
     column("MESSAGE", |vm: &Vm| vm.message.clone().unwrap_or_default())
         .wide()
         .wraps(),
-    column("REASON", |vm: &Vm| {
-        let reasons = vm.cause().into_iter().chain(vm.old);
-        reasons.collect::<Vec<_>>().join("; ")
-    })
-    .wraps()
-    .or_nothing(),
+    column("REASON", Vm::reasons).wraps().or_nothing(),
 ];
 
 impl Vm {
     /// `namespace/name`, or the UID where the name is not known.
     pub fn name(&self) -> String {
-        if self.pod_name.is_empty() {
-            self.pod_uid.clone()
-        } else {
-            format!("{}/{}", self.pod_namespace, self.pod_name)
-        }
+        called(&self.pod_namespace, &self.pod_name, &self.pod_uid)
+    }
+
+    fn reasons(&self) -> String {
+        let reasons = self.cause().into_iter().chain(self.old);
+        reasons.collect::<Vec<_>>().join("; ")
     }
 
     /// Why it is in its state, if the state does not say it.
@@ -218,29 +214,16 @@ fn all(cluster: &Cluster, on_all: bool, now_us: u64) -> Vec<Vm> {
         let member = pod.node.as_deref().and_then(|node| members.get(node));
         (on_all || member.is_some()).then(|| {
             let old = member.and_then(|member| outdated(member));
-            Vm::of(
-                key.clone(),
-                &pod.uid,
-                pod.node.as_deref(),
-                pod.isolation.as_deref(),
-                old,
-                now_us,
-            )
+            let (node, isolation) = (pod.node.as_deref(), pod.isolation.as_deref());
+            Vm::of(key.clone(), &pod.uid, node, isolation, old, now_us)
         })
     });
     let of_objects = cluster.members.iter().flat_map(|member| {
         let holders = member.report.iter().flat_map(|report| &report.stored.holders);
         let unknown = holders.filter(|holder| !known.contains(holder.pod.as_str()));
         unknown.map(|holder| {
-            let key = cluster.holder(holder);
-            Vm::of(
-                key,
-                holder.pod.as_str(),
-                Some(&member.name),
-                None,
-                outdated(member),
-                now_us,
-            )
+            let (key, uid) = (cluster.holder(holder), holder.pod.as_str());
+            Vm::of(key, uid, Some(&member.name), None, outdated(member), now_us)
         })
     });
     of_pods.chain(of_objects).collect()

@@ -127,23 +127,16 @@ pub(crate) fn assumed(pod_request: &PodRequest, cluster: &Cluster, verdicts: &[V
     if cluster.pods.is_empty() && cluster.has_nodes {
         assumed.push("no pods were read: what they request is not considered".to_owned());
     }
-    let amounts = verdicts
-        .iter()
-        .filter(|verdict| verdict.basis == Basis::Amounts)
-        .count();
+    let amounts = verdicts.iter().filter(|verdict| verdict.basis == Basis::Amounts);
+    let amounts = amounts.count();
     if amounts > 0 {
-        assumed.push(format!(
-            "the free CPUs of {} are published as amounts only (profile nrt): whether they are whole cores is not known",
-            counted(amounts as u64, "node")
-        ));
+        let nodes = counted(amounts as u64, "node");
+        let told = "published as amounts only (profile nrt): whether they are whole cores is not known";
+        assumed.push(format!("the free CPUs of {nodes} are {told}"));
     }
     assumed.extend(unplaced(pod_request, cluster));
-    if pod_request
-        .spec
-        .scheduling_gates
-        .as_ref()
-        .is_some_and(|gates| !gates.is_empty())
-    {
+    let gates = pod_request.spec.scheduling_gates.as_ref();
+    if gates.is_some_and(|gates| !gates.is_empty()) {
         assumed.push("the pod has scheduling gates: it is not scheduled before they are removed".to_owned());
     }
     assumed
@@ -174,10 +167,8 @@ fn unplaced(pod_request: &PodRequest, cluster: &Cluster) -> Option<String> {
     });
     let counts = counts.filter(|(resource, unplaced)| *unplaced > 0 && *resource != VM_RESOURCE);
     let words = counts.map(|(resource, unplaced)| {
-        format!(
-            "the NUMA nodes of {resource} on {} are not published: it is only counted there",
-            counted(unplaced, "node")
-        )
+        let nodes = counted(unplaced, "node");
+        format!("the NUMA nodes of {resource} on {nodes} are not published: it is only counted there")
     });
     let words: Vec<String> = words.collect();
     (!words.is_empty()).then(|| words.join("; "))
@@ -185,56 +176,40 @@ fn unplaced(pod_request: &PodRequest, cluster: &Cluster) -> Option<String> {
 
 /// The columns of the table.
 pub const COLUMNS: [Column<Answer>; 5] = [
-    column("NODE", |answer: &Answer| answer.name.clone())
-        .yields(1)
-        .shortens(),
-    column("ROOM", |answer: &Answer| match answer.room {
-        Some(true) => "yes".to_owned(),
-        Some(false) => "no".to_owned(),
-        None => "?".to_owned(),
-    })
-    .means(|answer| match answer.room {
-        Some(true) => Meaning::Good,
-        Some(false) => Meaning::Broken,
-        None => Meaning::Attention,
-    }),
-    column("PROFILE", |answer: &Answer| {
-        answer.profile.unwrap_or_default().to_owned()
-    }),
-    column("TOGETHER", |answer: &Answer| {
-        answer.locality.unwrap_or_default().to_owned()
-    }),
-    column("WHY NOT", |answer: &Answer| reasons::in_words(&answer.reasons))
+    column("NODE", |node: &Answer| node.name.clone()).yields(1).shortens(),
+    column("ROOM", |node: &Answer| room(node).0.to_owned()).means(|node| room(node).1),
+    column("PROFILE", |node: &Answer| node.profile.unwrap_or_default().to_owned()),
+    column("TOGETHER", |node: &Answer| node.locality.unwrap_or_default().to_owned()),
+    column("WHY NOT", |node: &Answer| reasons::in_words(&node.reasons))
         .wraps()
         .or_nothing(),
 ];
 
+fn room(node: &Answer) -> (&'static str, Meaning) {
+    match node.room {
+        Some(true) => ("yes", Meaning::Good),
+        Some(false) => ("no", Meaning::Broken),
+        None => ("?", Meaning::Attention),
+    }
+}
+
 impl Render for WhyAnswer {
     fn text(&self, style: TextStyle) -> String {
-        let mut lines = vec![(
-            "Pod",
-            format!("{} ({}, {} exclusive CPUs)", self.pod, self.qos, self.cpus),
-        )];
+        let pod = format!("{} ({}, {} exclusive CPUs)", self.pod, self.qos, self.cpus);
+        let mut lines = vec![("Pod", pod)];
         if let Some(phase) = &self.phase {
             let node = self.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
             lines.push(("Phase", format!("{phase}{node}")));
         }
-        let texts = [&self.status_reason, &self.status_message];
-        let texts: Vec<&str> = texts
-            .into_iter()
-            .flatten()
-            .map(String::as_str)
-            .filter(|text| !text.is_empty())
-            .collect();
+        let texts = [&self.status_reason, &self.status_message].into_iter().flatten();
+        let texts: Vec<&str> = texts.map(String::as_str).filter(|text| !text.is_empty()).collect();
         if !texts.is_empty() {
             lines.push(("Message", texts.join(": ")));
         }
         lines.push(("Room", self.room_in_words()));
         if let Some(together) = self.together {
-            let words = format!(
-                "on {together} of these {}, CPUs and devices would be on the same NUMA nodes",
-                counted(self.room, "node")
-            );
+            let nodes = counted(self.room, "node");
+            let words = format!("on {together} of these {nodes}, CPUs and devices would be on the same NUMA nodes");
             lines.push(("Together", words));
         }
         lines.extend(self.assumed.iter().map(|assumed| ("Assumed", assumed.clone())));

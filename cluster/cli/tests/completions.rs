@@ -44,11 +44,8 @@ fn fish_completes_a_command() {
 #[test]
 fn zsh_finds_the_function_that_the_program_prints() {
     let file = std::fs::read_to_string(Path::new(FILES).join("_stelia-cluster")).expect("the file");
-    let called = file
-        .lines()
-        .last()
-        .and_then(|line| line.split(' ').next())
-        .expect("a call");
+    let called = file.lines().last().and_then(|line| line.split(' ').next());
+    let called = called.expect("a call");
     assert!(
         run(&[PROGRAM, "completions", "zsh"]).contains(&format!("function {called}()")),
         "{called}"

@@ -88,20 +88,16 @@ impl LoadedConfig {
                     cause: Box::new(cause),
                 };
                 let kubeconfig = seen(path.clone());
-                let mut found = Kubeconfig::read_from(path)
-                    .and_then(|kubeconfig| Self::of(kubeconfig, context))
-                    .map_err(of)?;
+                let found = Kubeconfig::read_from(path);
+                let mut found = found.and_then(|kubeconfig| Self::of(kubeconfig, context)).map_err(of)?;
                 found.files.push(kubeconfig);
                 found
             }
             Source::Pod => Self::of_pod()?,
-            Source::LikeKubectl => match (
-                Kubeconfig::read().and_then(|kubeconfig| Self::of(kubeconfig, context)),
-                context,
-            ) {
-                (Ok(found), _) => found,
-                (Err(kubeconfig), Some(_)) => return Err(ClientError::FoundKubeconfig(Box::new(kubeconfig))),
-                (Err(kubeconfig), None) => Self::of_pod().map_err(|in_cluster| ClientError::LikeKubectl {
+            Source::LikeKubectl => match Kubeconfig::read().and_then(|kubeconfig| Self::of(kubeconfig, context)) {
+                Ok(found) => found,
+                Err(kubeconfig) if context.is_some() => return Err(ClientError::FoundKubeconfig(Box::new(kubeconfig))),
+                Err(kubeconfig) => Self::of_pod().map_err(|in_cluster| ClientError::LikeKubectl {
                     kubeconfig: Box::new(kubeconfig),
                     in_cluster: Box::new(in_cluster),
                 })?,
@@ -214,10 +210,8 @@ fn is_header(token: &str) -> bool {
 
 /// The certificate and key files that a kubeconfig names.
 pub(crate) fn certificate_files(kubeconfig: &Kubeconfig) -> Vec<PathBuf> {
-    let users = kubeconfig
-        .auth_infos
-        .iter()
-        .filter_map(|named| named.auth_info.as_ref());
+    let users = kubeconfig.auth_infos.iter();
+    let users = users.filter_map(|named| named.auth_info.as_ref());
     let users = users.flat_map(|user: &AuthInfo| [&user.client_certificate, &user.client_key]);
     let clusters = kubeconfig.clusters.iter().filter_map(|named| named.cluster.as_ref());
     let clusters = clusters.map(|cluster: &Cluster| &cluster.certificate_authority);

@@ -46,11 +46,8 @@ impl RenewedClient {
     /// The client with the credentials of this moment. `refused` says that the API server answered 401 since this was asked last. Where new ones cannot be
     /// read the old client goes on, and its failures are told.
     pub fn current(&mut self, refused: bool) -> &Client {
-        match self
-            .credentials
-            .as_mut()
-            .and_then(|credentials| credentials.renewed(refused))
-        {
+        let credentials = self.credentials.as_mut();
+        match credentials.and_then(|credentials| credentials.renewed(refused)) {
             Some(Ok(client)) => self.client = client,
             Some(Err(cause)) => tracing::warn!("the credentials cannot be read: {cause}"),
             None => {}

@@ -1,7 +1,6 @@
 //! A client that reaches the API server through a proxy, by CONNECT or SOCKS. kube's own support is not used: it takes NO_PROXY for an
 //! exception of the proxy's own address, and fails where it cannot read it.
 
-use std::fmt;
 use std::future::ready;
 use std::io;
 use std::sync::Arc;
@@ -56,11 +55,8 @@ async fn socks(
 ) -> Result<<HttpConnector as Service<Uri>>::Response, BoxError> {
     let mut stream = Some(direct.oneshot(proxy.uri.clone()).await?);
     let reached = service_fn(move |_: Uri| {
-        ready(
-            stream
-                .take()
-                .ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)),
-        )
+        let once = stream.take();
+        ready(once.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)))
     });
     let socks = SocksV5::new(proxy.uri.clone(), reached);
     let socks = match proxy.user_and_password() {
@@ -96,12 +92,10 @@ where
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
     let client = legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(connector);
-    let retry = config
-        .default_retry
-        .then(|| RetryLayer::new(RetryPolicy::server_retry()));
+    let retry = || RetryLayer::new(RetryPolicy::server_retry());
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(retry)
+        .option_layer(config.default_retry.then(retry))
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
@@ -115,20 +109,10 @@ where
 }
 
 /// Why a connection through a proxy failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("through the proxy {proxy}")]
 struct ThroughProxy {
     proxy: Arc<str>,
+    #[source]
     cause: BoxError,
-}
-
-impl fmt::Display for ThroughProxy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "through the proxy {}", self.proxy)
-    }
-}
-
-impl std::error::Error for ThroughProxy {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&*self.cause)
-    }
 }

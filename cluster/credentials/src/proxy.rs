@@ -97,15 +97,14 @@ impl Environment {
 
     fn of(variable: impl Fn(&str) -> Option<String>) -> Self {
         let any = |name: &str| {
-            let values = [name.to_owned(), name.to_ascii_lowercase()].into_iter();
-            values
-                .filter_map(|name| variable(&name))
-                .find(|value| !value.is_empty())
+            let names = [name.to_owned(), name.to_ascii_lowercase()].into_iter();
+            let mut values = names.filter_map(|name| variable(&name));
+            values.find(|value| !value.is_empty()).unwrap_or_default()
         };
         Self {
-            http: any("HTTP_PROXY").unwrap_or_default(),
-            https: any("HTTPS_PROXY").unwrap_or_default(),
-            no_proxy: any("NO_PROXY").unwrap_or_default(),
+            http: any("HTTP_PROXY"),
+            https: any("HTTPS_PROXY"),
+            no_proxy: any("NO_PROXY"),
             is_cgi: variable("REQUEST_METHOD").is_some_and(|method| !method.is_empty()),
         }
     }
@@ -146,16 +145,11 @@ fn is_excepted(no_proxy: &str, host: &str, port: u16) -> bool {
         (!is_itself && !is_other_port).then(|| canonical(below.unwrap_or(name)))
     };
     let names: Vec<String> = no_proxy.split(',').map(str::trim).filter_map(selects).collect();
-    let authority = if host.contains(':') {
-        format!("[{host}]")
-    } else {
-        host.clone()
+    let authority = match host.contains(':') {
+        true => format!("[{host}]"),
+        false => host.clone(),
     };
-    let server = Uri::builder()
-        .scheme("http")
-        .authority(authority)
-        .path_and_query("/")
-        .build();
+    let server = format!("http://{authority}/").parse::<Uri>();
     let matcher = Matcher::builder().all("http://proxy").no(names.join(",")).build();
     // Of an address, too, which the matcher compares with no name.
     let is_end = |name: &String| !name.is_empty() && host.ends_with(&format!(".{name}"));
@@ -201,11 +195,8 @@ mod tests {
 
     #[test]
     fn the_scheme_of_the_server_chooses_the_variable_and_capitals_come_first() {
-        let both = [
-            ("HTTPS_PROXY", "http://s:1"),
-            ("HTTP_PROXY", "http://p:2"),
-            ("https_proxy", "http://small:3"),
-        ];
+        let (tls, plain) = (("HTTPS_PROXY", "http://s:1"), ("HTTP_PROXY", "http://p:2"));
+        let both = [tls, plain, ("https_proxy", "http://small:3")];
         assert_eq!(used(&both, "https://k8s").unwrap().unwrap(), "http://s:1");
         assert_eq!(used(&both, "http://k8s").unwrap().unwrap(), "http://p:2");
         let small = [("HTTPS_PROXY", ""), ("https_proxy", "small:3")];
@@ -217,11 +208,8 @@ mod tests {
 
     #[test]
     fn a_client_of_a_cgi_program_chooses_no_proxy() {
-        let cgi = [
-            ("REQUEST_METHOD", "GET"),
-            ("HTTP_PROXY", "http://p:2"),
-            ("HTTPS_PROXY", "http://s:1"),
-        ];
+        let (tls, plain) = (("HTTPS_PROXY", "http://s:1"), ("HTTP_PROXY", "http://p:2"));
+        let cgi = [("REQUEST_METHOD", "GET"), plain, tls];
         assert_eq!(used(&cgi, "http://k8s"), Err(ProxyError::Cgi));
         assert!(used(&cgi, "https://k8s").unwrap().is_some());
     }
@@ -277,45 +265,26 @@ mod tests {
     #[test]
     fn a_proxy_has_a_known_scheme_and_its_password_is_never_told() {
         let parsed = |url| Proxy::parse("proxy-url", url).unwrap();
-        let told = |url| (parsed(url).scheme, parsed(url).to_string());
-        assert_eq!(
-            told("proxy.corp:3128"),
-            (Scheme::Http, "http://proxy.corp:3128".to_owned())
-        );
-        assert_eq!(told("proxy:3128/").1, "http://proxy:3128");
-        assert_eq!(
-            told("HTTPS://proxy.corp"),
-            (Scheme::Https, "https://proxy.corp".to_owned())
-        );
-        assert_eq!(
-            told("socks5://proxy"),
-            (Scheme::Socks5, "socks5://proxy:1080".to_owned())
-        );
-        assert_eq!(told("socks5h://proxy:9").0, Scheme::Socks5);
+        for (url, scheme, told) in [
+            ("proxy.corp:3128", Scheme::Http, "http://proxy.corp:3128"),
+            ("proxy:3128/", Scheme::Http, "http://proxy:3128"),
+            ("HTTPS://proxy.corp", Scheme::Https, "https://proxy.corp"),
+            ("socks5://proxy", Scheme::Socks5, "socks5://proxy:1080"),
+        ] {
+            assert_eq!((parsed(url).scheme, &*parsed(url).to_string()), (scheme, told));
+        }
+        assert_eq!(parsed("socks5h://proxy:9").scheme, Scheme::Socks5);
         let with_user = parsed("http://me:pa%40ss@proxy:3128");
         assert_eq!(with_user.to_string(), "http://proxy:3128");
         assert_eq!(with_user.basic_auth().unwrap(), "Basic bWU6cGFAc3M=");
-        assert_eq!(
-            parsed("socks5://me:pa%40ss@proxy").user_and_password(),
-            Some(("me", "pa@ss"))
-        );
-        for wrong in [
-            "ftp://me:secret@proxy",
-            "http://",
-            "://x",
-            "socks4://proxy",
-            "http://a b",
-        ] {
+        let with_user = parsed("socks5://me:pa%40ss@proxy");
+        assert_eq!(with_user.user_and_password(), Some(("me", "pa@ss")));
+        for wrong in "ftp://me:secret@proxy,http://,://x,socks4://proxy,http://a b".split(',') {
             let cause = Proxy::parse("HTTPS_PROXY", wrong).unwrap_err().to_string();
-            assert!(
-                cause.starts_with("HTTPS_PROXY is not") && !cause.contains("secret"),
-                "{cause}"
-            );
+            assert!(cause.starts_with("HTTPS_PROXY is not") && !cause.contains("secret"));
         }
         assert!(used(&[("HTTPS_PROXY", "ftp://p")], "https://k8s").is_err());
-        assert_eq!(
-            used(&[("HTTPS_PROXY", "ftp://p"), ("NO_PROXY", "k8s")], "https://k8s").unwrap(),
-            None
-        );
+        let excepted = [("HTTPS_PROXY", "ftp://p"), ("NO_PROXY", "k8s")];
+        assert_eq!(used(&excepted, "https://k8s").unwrap(), None);
     }
 }

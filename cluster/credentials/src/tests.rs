@@ -50,22 +50,38 @@ fn client(kubeconfig: &Path) -> Result<Client, ClientError> {
     connect(&Source::Kubeconfig(kubeconfig.to_owned()), None, adjust)
 }
 
+/// Why a client cannot be made of a kubeconfig.
+fn refused(kubeconfig: &Path) -> String {
+    client(kubeconfig).err().unwrap().to_string()
+}
+
+/// The tokens that were sent, one for each request.
+fn tokens(seen: &Arc<Mutex<Vec<String>>>) -> Vec<String> {
+    let token = |head: &String| {
+        head.lines()
+            .find_map(|line| Some(line.strip_prefix("authorization: Bearer ")?.to_owned()))
+    };
+    seen.lock()
+        .unwrap()
+        .iter()
+        .map(|head| token(head).unwrap_or_default())
+        .collect()
+}
+
 async fn ask(client: &Client) -> Result<String, String> {
     let request = http::Request::get("/api").body(Vec::new()).unwrap();
     client.request_text(request).await.map_err(|cause| with_causes(&cause))
 }
 
 /// What a proxy at this port is asked for the server.
-async fn asked(scheme: &str, user: &str, server: &str) -> (String, Result<String, String>) {
+async fn asked(scheme: &str, user: &str, server: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let (port, seen) = listen(OK).await;
     let cluster = format!("server: '{server}', proxy-url: '{scheme}://{user}127.0.0.1:{port}'");
     let answer = ask(&client(&write(folder.path(), &cluster, "token: secret")).unwrap()).await;
+    drop(answer);
     let seen = seen.lock().unwrap();
-    (
-        seen[0].clone(),
-        answer.map_err(|cause| cause.replace(&port.to_string(), "PORT")),
-    )
+    seen[0].clone()
 }
 
 #[tokio::test]
@@ -74,23 +90,16 @@ async fn a_server_is_reached_by_connect_and_a_failure_names_the_proxy() {
         ("https://k8s.corp:6443", "k8s.corp:6443"),
         ("http://k8s.corp", "k8s.corp:80"),
     ] {
-        let (head, _) = asked("http", "me:pass@", server).await;
+        let head = asked("http", "me:pass@", server).await;
         assert!(head.starts_with(&format!("CONNECT {named} HTTP/1.1\r\n")), "{head}");
-        assert!(
-            head.contains("Basic bWU6cGFzcw==") && !head.contains("secret"),
-            "{head}"
-        );
+        assert!(head.contains("Basic bWU6cGFzcw==") && !head.contains("secret"));
     }
     let folder = tempfile::tempdir().unwrap();
     let (port, _) = listen("HTTP/1.1 403 Forbidden\r\n\r\n").await;
     let cluster = format!("server: 'https://k8s.corp', proxy-url: 'http://me:pass@127.0.0.1:{port}'");
-    let cause = ask(&client(&write(folder.path(), &cluster, "")).unwrap())
-        .await
-        .unwrap_err();
-    assert!(
-        cause.contains(&format!("through the proxy http://127.0.0.1:{port}: ")),
-        "{cause}"
-    );
+    let client = client(&write(folder.path(), &cluster, "")).unwrap();
+    let cause = ask(&client).await.unwrap_err();
+    assert!(cause.contains(&format!("through the proxy http://127.0.0.1:{port}: ")));
     assert!(!cause.contains("pass"), "{cause}");
 }
 
@@ -127,10 +136,8 @@ async fn a_socks_proxy_is_told_the_name_and_the_port_of_the_server() {
         };
         let (answer, (greeting, user, request)) = tokio::join!(ask(&client), proxy);
         assert_eq!((greeting, &user), ([5, 1, 2], b"\x01\x02me\x04pass"));
-        assert_eq!(
-            (&request[..13], &request[13..]),
-            (&b"\x05\x01\x00\x03\x08k8s.corp"[..], &port.to_be_bytes()[..])
-        );
+        assert_eq!(&request[..13], b"\x05\x01\x00\x03\x08k8s.corp");
+        assert_eq!(&request[13..], port.to_be_bytes());
         assert_eq!(answer.is_ok(), server.starts_with("http:"), "{answer:?}");
     }
 }
@@ -148,27 +155,17 @@ async fn a_proxy_that_is_not_reached_is_named_with_the_cause() {
         let cluster = format!("server: '{server}', proxy-url: '{proxy}://{closed}'");
         let client = client(&write(folder.path(), &cluster, "")).unwrap();
         let cause = ask(&client).await.unwrap_err();
-        assert!(
-            cause.contains(&format!("through the proxy {proxy}://{closed}: ")) && cause.contains("Connection refused"),
-            "{cause}"
-        );
+        assert!(cause.contains(&format!("through the proxy {proxy}://{closed}: ")));
+        assert!(cause.contains("Connection refused"), "{cause}");
     }
 }
 
 #[tokio::test]
 async fn a_proxy_that_cannot_be_used_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
-    let path = write(
-        folder.path(),
-        "server: 'https://k8s', proxy-url: 'ftp://me:pass@proxy'",
-        "",
-    );
-    let cause = client(&path).err().unwrap().to_string();
-    assert!(
-        cause.starts_with("the kubeconfig's proxy-url is not a proxy URL"),
-        "{cause}"
-    );
-    assert!(!cause.contains("pass"), "{cause}");
+    let cluster = "server: 'https://k8s', proxy-url: 'ftp://me:pass@proxy'";
+    let cause = refused(&write(folder.path(), cluster, ""));
+    assert!(cause.contains("proxy-url") && !cause.contains("pass"), "{cause}");
 }
 
 #[tokio::test]
@@ -188,23 +185,12 @@ async fn a_token_file_is_trimmed_has_precedence_and_is_read_again() {
     ask(&files.renewed(false).unwrap().unwrap()).await.unwrap();
     std::fs::write(&token, "\n").unwrap();
     ask(&files.renewed(false).unwrap().unwrap()).await.unwrap();
-    let sent = |head: &String| {
-        let found = head
-            .lines()
-            .find_map(|line| line.strip_prefix("authorization: Bearer "));
-        found.unwrap_or_default().to_owned()
-    };
-    let sent: Vec<String> = seen.lock().unwrap().iter().map(sent).collect();
-    assert_eq!(sent, ["inline", "first", "second", "inline"]);
+    assert_eq!(tokens(&seen), ["inline", "first", "second", "inline"]);
     write(folder.path(), &server, "tokenFile: token");
-    let cause = client(&path).err().unwrap().to_string();
-    assert_eq!(cause, format!("read token file {}: it is empty", token.display()));
+    let named = |why| format!("read token file {}: {why}", token.display());
+    assert_eq!(refused(&path), named("it is empty"));
     std::fs::remove_file(&token).unwrap();
-    let cause = client(&path).err().unwrap().to_string();
-    assert!(
-        cause.starts_with(&format!("read token file {}: No such file", token.display())),
-        "{cause}"
-    );
+    assert!(refused(&path).starts_with(&named("No such file")));
 }
 
 #[tokio::test]
@@ -226,12 +212,7 @@ async fn a_kubeconfig_that_is_replaced_or_refused_is_read_again_and_one_half_wri
     assert!(cause.contains("kubeconfig"), "{cause}");
     write(folder.path(), &server, "token: third");
     ask(&files.renewed(false).unwrap().unwrap()).await.unwrap();
-    let sent = seen.lock().unwrap().join("\n");
-    let sent: Vec<&str> = sent
-        .lines()
-        .filter_map(|line| line.strip_prefix("authorization: Bearer "))
-        .collect();
-    assert_eq!(sent, ["first", "the-second", "the-second", "third"]);
+    assert_eq!(tokens(&seen), ["first", "the-second", "the-second", "third"]);
 }
 
 #[tokio::test]
@@ -241,27 +222,15 @@ async fn a_token_that_no_header_can_have_is_refused() {
     let server = format!("server: 'http://127.0.0.1:{port}'");
     let token = folder.path().join("token");
     std::fs::write(&token, "two\nlines\n").unwrap();
-    let refused = |user| client(&write(folder.path(), &server, user)).err().unwrap().to_string();
+    let refused = |user| refused(&write(folder.path(), &server, user));
     let cause = refused("tokenFile: token, token: ''");
-    assert!(
-        cause.starts_with(&format!("read token file {}: it has a character", token.display())),
-        "{cause}"
-    );
+    assert!(cause.starts_with(&format!("read token file {}: ", token.display())));
     let cause = refused(r#"token: "secret\n""#);
-    assert!(
-        cause.starts_with("the kubeconfig's token cannot be used: it has a character"),
-        "{cause}"
-    );
-    assert!(!cause.contains("secret"), "{cause}");
+    assert!(cause.contains("token cannot be used") && !cause.contains("secret"));
     // Empty values are none.
-    ask(&client(&write(folder.path(), &server, "tokenFile: '', token: ''")).unwrap())
-        .await
-        .unwrap();
-    assert!(
-        !seen.lock().unwrap()[0].contains("authorization"),
-        "{:?}",
-        seen.lock().unwrap()
-    );
+    let path = write(folder.path(), &server, "tokenFile: '', token: ''");
+    ask(&client(&path).unwrap()).await.unwrap();
+    assert!(!seen.lock().unwrap()[0].contains("authorization"));
 }
 
 #[tokio::test]
@@ -269,11 +238,7 @@ async fn an_exec_plugin_that_is_missing_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let exec = "exec: {apiVersion: client.authentication.k8s.io/v1, command: no-such-plugin, interactiveMode: Never}";
     let path = write(folder.path(), "server: 'http://127.0.0.1:1'", exec);
-    let cause = client(&path).err().unwrap().to_string();
-    assert!(
-        cause.starts_with("run the exec plugin no-such-plugin: No such file"),
-        "{cause}"
-    );
+    assert!(refused(&path).starts_with("run the exec plugin no-such-plugin: No such file"));
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ pub mod score;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use cluster::{Cluster, Evaluation, NodeVerdict, NodeWithoutPods, Question};
-pub use evaluate::{DecidedBy, Placement, Refusal};
+pub use cluster::{Cluster, Evaluation, NodeVerdict, Question};
+pub use evaluate::{Placement, Refusal};
 pub use node::NodeError;
 pub use request::{Request, RequestError};

@@ -12,7 +12,6 @@
 
 use kubelet_planner::CpuManager;
 use kubelet_planner::merge::Policy;
-use serde::Serialize;
 use stelia_cpus::NodeSet;
 use stelia_koordinator::allocator::evaluate::score;
 use stelia_koordinator::allocator::{
@@ -33,18 +32,16 @@ const WEIGHTS: [u32; 4] = [50, 20, 20, 10];
 const DEVICES_WEIGHT: u32 = 100;
 
 /// A score with its parts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Score {
     /// From 0 to [`MAX_SCORE`].
     pub total: u16,
     /// Koordinator's A + B, from 0 to 200.
-    #[serde(rename = "documents")]
     pub koordinator: u32,
     pub distance: u32,
     pub fragmentation: u32,
     pub company: u32,
     /// `None` of a pod without devices that have NUMA nodes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub devices: Option<u32>,
 }
 
@@ -140,20 +137,15 @@ fn distance(shape: &NodeShape, outcome: &Outcome) -> u32 {
     }
     let pairs = nodes.iter().flat_map(|from| nodes.iter().map(move |to| (*from, *to)));
     let local = |node: u32| shape.distance(node, node).unwrap_or(LOCAL_DISTANCE);
-    let distances = pairs.map(|(from, to)| {
-        if from == to {
-            local(from)
-        } else {
-            shape.distance(from, to).unwrap_or(DEFAULT_DISTANCE)
-        }
+    let distances = pairs.map(|(from, to)| match from == to {
+        true => local(from),
+        false => shape.distance(from, to).unwrap_or(DEFAULT_DISTANCE),
     });
     let sum = distances.fold(0u64, u64::saturating_add);
     let count = (nodes.len() * nodes.len()) as u64;
     let least = nodes.iter().map(|node| local(*node)).min().unwrap_or(LOCAL_DISTANCE);
-    let score = (least.saturating_mul(count).saturating_mul(100))
-        .checked_div(sum)
-        .unwrap_or(100);
-    u32::try_from(score.min(100)).unwrap_or(100)
+    let score = least.saturating_mul(count).saturating_mul(100).checked_div(sum);
+    u32::try_from(score.unwrap_or(100).min(100)).unwrap_or(100)
 }
 
 fn fragmentation(shape: &NodeShape, before: &FreeResources, outcome: &Outcome) -> u32 {
@@ -179,24 +171,18 @@ fn fragmentation(shape: &NodeShape, before: &FreeResources, outcome: &Outcome) -
 /// The lesser of two shares: the devices that are on NUMA nodes with its CPUs, and the CPUs that are on NUMA nodes with its devices.
 fn devices(shape: &NodeShape, outcome: &Outcome) -> Option<u32> {
     let near = PlacedDevices::percent_on(&outcome.devices, &outcome.numa_nodes)?;
-    let cpus = if outcome.vm_cpus.is_empty() {
-        &outcome.cpus
-    } else {
-        &outcome.vm_cpus
-    };
+    let own = !outcome.vm_cpus.is_empty();
+    let cpus = if own { &outcome.vm_cpus } else { &outcome.cpus };
     let nodes = PlacedDevices::nodes(&outcome.devices);
     let counts = shape.host.counts(cpus);
-    let here: usize = counts
-        .iter()
-        .filter(|(node, _)| nodes.contains(node))
-        .map(|(_, count)| count)
-        .sum();
+    let here = counts.iter().filter(|(node, _)| nodes.contains(node));
+    let here: usize = here.map(|(_, count)| count).sum();
     let of_cpus = (here as u64 * 100).checked_div(cpus.len() as u64).unwrap_or(100);
     Some(u32::try_from(near.min(of_cpus)).unwrap_or(100))
 }
 
 fn company(outcome: &Outcome) -> u32 {
-    match outcome.exclusivity {
+    match outcome.allocation.as_ref().map(|allocation| allocation.exclusivity) {
         None | Some(Exclusivity::NotAsked | Exclusivity::Honored) => 100,
         Some(Exclusivity::Downgraded) => 50,
         Some(Exclusivity::Dropped) => 0,

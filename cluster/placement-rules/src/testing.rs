@@ -48,6 +48,18 @@ pub fn vm_with(cpus: u64, allocation: AllocationRequest, follows_scheduler: bool
     Request::new(pod(cpus * 1000, 1), Some(vm), Default::default())
 }
 
+/// A pod has these CPUs to itself now, that kubelet did not choose.
+pub fn allocate(facts: &mut Facts, pod: PodUid, cpus: &CpuSet) {
+    facts.exclusive.union_with(cpus);
+    facts.shared = facts.topology.online().difference(&facts.exclusive);
+    facts.allocations.push(PodAllocation {
+        pod,
+        name: None,
+        cpus: cpus.clone(),
+        by_kubelet: false,
+    });
+}
+
 /// A pod's UID by a number.
 #[allow(clippy::unwrap_used)]
 pub fn uid(number: u128) -> PodUid {
@@ -75,9 +87,8 @@ pub fn facts_of(name: &str, node: &Node, topology: &Topology, cpu_options: BTree
     let exclusive: CpuSet = allocations.iter().flat_map(|one| one.cpus.iter()).collect();
     let is_static = settings.memory_manager != MemoryManager::None;
     let used = state.memory.nodes.iter().filter(|(_, node)| node.assignments > 0);
-    let groups: BTreeMap<u32, NodeSet> = used
-        .map(|(id, node)| (*id, node.cells.iter().copied().collect()))
-        .collect();
+    let groups = used.map(|(id, node)| (*id, node.cells.iter().copied().collect()));
+    let groups: BTreeMap<u32, NodeSet> = groups.collect();
     let mut devices: BTreeMap<u32, BTreeMap<String, Devices>> = BTreeMap::new();
     for (resource, all) in &state.devices.resources {
         let free = state.devices.available(resource);

@@ -1,5 +1,6 @@
 //! The program from its start to its end, and its tasks.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
@@ -22,42 +23,34 @@ use crate::reservations::SETTLE_TIMEOUT;
 /// # Errors
 /// It cannot start.
 pub async fn run(cli: Cli) -> anyhow::Result<()> {
-    let tls = match (cli.tls_cert, cli.tls_key) {
-        (Some(certificate), Some(key)) => {
-            let files = TlsFiles {
-                certificate,
-                key,
-                clients: cli.tls_client_ca,
-            };
-            Some(Tls::new(files).context("the certificate cannot be used")?)
-        }
-        _ => None,
-    };
-    if tls.is_none() && !cli.listen.ip().is_loopback() {
-        bail!(
-            "--listen {} is not on loopback: --tls-cert and --tls-key are needed",
-            cli.listen
-        );
+    let files = cli.tls_cert.zip(cli.tls_key).map(|(certificate, key)| TlsFiles {
+        certificate,
+        key,
+        clients: cli.tls_client_ca,
+    });
+    let tls = files.map(Tls::new).transpose();
+    let tls = tls.context("the certificate cannot be used")?;
+    let listen = cli.listen;
+    if tls.is_none() && !listen.ip().is_loopback() {
+        bail!("--listen {listen} is not on loopback: --tls-cert and --tls-key are needed");
     }
     let how = "find out how the API server is reached";
     let source = cli.kubeconfig.map_or(Source::LikeKubectl, Source::Kubeconfig);
     let (client, files) = Files::client(source).context(how)?;
     let api = Api::new(client).with_credentials(files);
-    let listener = TcpListener::bind(cli.listen)
-        .await
-        .with_context(|| format!("listen on {}", cli.listen))?;
-    let identity = identity(cli.identity)?;
+    let listener = listener(listen).await?;
+    let listens = listener.local_addr()?;
     let lease_claim = LeaseClaim {
         namespace: cli.lease_namespace,
         name: cli.lease_name,
-        identity,
+        identity: identity(cli.identity)?,
     };
     let options = PlacerOptions {
         strategy: cli.scoring_strategy,
         settle: SETTLE_TIMEOUT,
     };
     let placer = Placer::new(api, options);
-    info!("{} listens on {}", lease_claim.identity, listener.local_addr()?);
+    info!("{} listens on {listens}", lease_claim.identity);
 
     let ended = CancellationToken::new();
     let tasks = start(&placer, &lease_claim, &ended);
@@ -65,9 +58,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         namespace: lease_claim.namespace.clone(),
         service,
         address,
-        port: listener
-            .local_addr()
-            .map_or(cli.listen.port(), |address| address.port()),
+        port: listens.port(),
     });
     if let Some(endpoint) = endpoint.clone() {
         let leads = placer.clone();
@@ -75,23 +66,14 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
             endpoint.lead_for_ever(leads.api(), || leads.ready().is_ok()).await;
         });
     }
+    let bounds = Bounds::default();
+    let service = |paths, tls| Service { paths, tls, bounds };
     if let Some(address) = cli.probes {
-        let listener = TcpListener::bind(address)
-            .await
-            .with_context(|| format!("listen on {address}"))?;
-        let probes = Service {
-            paths: Paths::Probes,
-            tls: None,
-            bounds: Bounds::default(),
-        };
+        let (listener, probes) = (self::listener(address).await?, service(Paths::Probes, None));
         // Probes are answered until the program ends.
         tokio::spawn(serve(placer.clone(), listener, probes, tasks.clone()));
     }
-    let service = Service {
-        paths: Paths::All,
-        tls,
-        bounds: Bounds::default(),
-    };
+    let service = service(Paths::All, tls);
     let served = tokio::spawn(serve(placer.clone(), listener, service, ended.clone()));
     let mut terminate = signal(SignalKind::terminate()).context("handle SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("handle SIGINT")?;
@@ -121,6 +103,11 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         bail!("what was read is not certain any more, and is read again after a restart");
     }
     Ok(())
+}
+
+async fn listener(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::bind(address).await;
+    listener.with_context(|| format!("listen on {address}"))
 }
 
 /// Starts the tasks of the Lease, the watches and retries. The returned token ends all but the first, which `ended` ends.

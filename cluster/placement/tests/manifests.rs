@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
+use clap_complete::Shell;
 use serde_json::Value;
 use stelia_placement::cli::Cli;
+use stelia_placement::extender::{Tls, TlsFiles};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/cluster/kubernetes/placement")
@@ -17,17 +19,16 @@ fn documents(path: &Path) -> Vec<Value> {
     serde_saphyr::from_multiple(&text).unwrap_or_else(|cause| panic!("{}: {cause}", path.display()))
 }
 
+fn list(value: &Value) -> &[Value] {
+    value.as_array().unwrap()
+}
+
 /// All objects of a kustomization.
 fn objects(name: &str) -> Vec<Value> {
     let folder = folder().join(name);
     let kustomization = documents(&folder.join("kustomization.yaml")).remove(0);
-    let listed: BTreeSet<String> = kustomization["resources"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(text)
-        .collect();
-    listed.iter().flat_map(|file| documents(&folder.join(file))).collect()
+    let files = list(&kustomization["resources"]).iter();
+    files.flat_map(|file| documents(&folder.join(text(file)))).collect()
 }
 
 fn text(value: &Value) -> String {
@@ -35,10 +36,8 @@ fn text(value: &Value) -> String {
 }
 
 fn one<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
-    let found = objects
-        .iter()
-        .find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
-    found.unwrap_or_else(|| panic!("no {kind} {name}"))
+    let is = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
+    objects.iter().find(is).unwrap_or_else(|| panic!("no {kind} {name}"))
 }
 
 fn container(deployment: &Value) -> &Value {
@@ -46,40 +45,14 @@ fn container(deployment: &Value) -> &Value {
 }
 
 #[test]
-fn every_file_is_of_a_kustomization_and_every_object_of_the_project() {
-    for (name, apart) in [("base", vec![]), ("scheduler", vec!["vms.yaml", "whole-cpus.yaml"])] {
-        let folder = folder().join(name);
-        let kustomization = documents(&folder.join("kustomization.yaml")).remove(0);
-        let mut listed: BTreeSet<String> = kustomization["resources"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(text)
-            .collect();
-        listed.extend(apart.into_iter().map(str::to_owned));
-        listed.insert("kustomization.yaml".to_owned());
-        let there: BTreeSet<String> = std::fs::read_dir(&folder)
-            .unwrap()
-            .map(|file| file.unwrap().file_name().into_string().unwrap())
-            .collect();
-        assert_eq!(there, listed);
-        for object in objects(name) {
-            let labels = &object["metadata"]["labels"];
-            assert_eq!(labels["app.kubernetes.io/part-of"], "steliad", "{object}");
-            let of_cluster = [
-                "ClusterRole",
-                "ClusterRoleBinding",
-                "CustomResourceDefinition",
-                "FlowSchema",
-                "ValidatingAdmissionPolicy",
-                "ValidatingAdmissionPolicyBinding",
-            ];
-            let kind = text(&object["kind"]);
-            assert!(
-                of_cluster.contains(&kind.as_str()) || object["metadata"]["namespace"].is_string(),
-                "{object}"
-            );
-        }
+fn every_object_is_of_the_project_and_of_its_namespace() {
+    let of_cluster = "ClusterRole ClusterRoleBinding CustomResourceDefinition FlowSchema ValidatingAdmissionPolicy \
+        ValidatingAdmissionPolicyBinding";
+    for object in ["base", "scheduler"].into_iter().flat_map(objects) {
+        let metadata = &object["metadata"];
+        assert_eq!(metadata["labels"]["app.kubernetes.io/part-of"], "steliad", "{object}");
+        let is_of_cluster = of_cluster.split_whitespace().any(|kind| object["kind"] == kind);
+        assert!(is_of_cluster || metadata["namespace"].is_string(), "{object}");
     }
 }
 
@@ -88,49 +61,32 @@ fn the_deployments_options_are_the_programs() {
     let objects = objects("base");
     let deployment = one(&objects, "Deployment", "stelia-placement");
     let container = container(deployment);
-    let arguments = container["args"].as_array().unwrap().iter().map(text);
+    let arguments = list(&container["args"]).iter().map(text);
     // Of the pod's own fields, as the environment has it.
-    let address = container["env"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|one| one["name"] == "POD_IP")
-        .unwrap();
+    let mut variables = list(&container["env"]).iter();
+    let address = variables.find(|one| one["name"] == "POD_IP").unwrap();
     assert_eq!(address["valueFrom"]["fieldRef"]["fieldPath"], "status.podIP");
     let arguments = arguments.chain(["--address=10.0.0.1".to_owned()]);
     let cli = Cli::try_parse_from(std::iter::once("stelia-placement".to_owned()).chain(arguments)).unwrap();
     assert_eq!(cli.service.as_deref(), Some("stelia-placement"));
     assert!(cli.tls_client_ca.is_some(), "anybody could bind pods");
-    let ports: Vec<u64> = container["ports"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|port| port["containerPort"].as_u64().unwrap())
-        .collect();
-    assert_eq!(
-        ports,
-        [u64::from(cli.listen.port()), u64::from(cli.probes.unwrap().port())]
-    );
+    let ports = list(&container["ports"]).iter().map(|port| &port["containerPort"]);
+    let ports: Vec<&Value> = ports.collect();
+    assert_eq!(ports, [&cli.listen.port(), &cli.probes.unwrap().port()]);
     let mounted = text(&container["volumeMounts"][0]["mountPath"]);
     for file in [cli.tls_cert, cli.tls_key, cli.tls_client_ca].into_iter().flatten() {
         assert_eq!(file.parent().unwrap(), Path::new(&mounted));
     }
     let context = &container["securityContext"];
-    assert_eq!(
-        (&context["readOnlyRootFilesystem"], &context["allowPrivilegeEscalation"]),
-        (&true.into(), &false.into())
-    );
-    assert_eq!(deployment["spec"]["replicas"], 2);
+    assert_eq!(context["readOnlyRootFilesystem"], true);
+    assert_eq!(context["allowPrivilegeEscalation"], false);
     let selected = &deployment["spec"]["selector"]["matchLabels"];
     for (kind, at) in [
         ("PodDisruptionBudget", "/spec/selector/matchLabels"),
         ("NetworkPolicy", "/spec/podSelector/matchLabels"),
     ] {
-        assert_eq!(
-            one(&objects, kind, "stelia-placement").pointer(at),
-            Some(selected),
-            "{kind}"
-        );
+        let object = one(&objects, kind, "stelia-placement");
+        assert_eq!(object.pointer(at), Some(selected), "{kind}");
     }
 }
 
@@ -138,20 +94,13 @@ fn the_deployments_options_are_the_programs() {
 fn what_it_asks_of_the_api_server_is_granted_and_no_more() {
     let objects = objects("base");
     let mut granted = BTreeSet::new();
-    for object in objects
+    let roles = objects
         .iter()
-        .filter(|object| ["ClusterRole", "Role"].contains(&object["kind"].as_str().unwrap()))
-    {
-        for rule in object["rules"].as_array().unwrap() {
-            for (resource, verb) in rule["resources"].as_array().unwrap().iter().flat_map(|resource| {
-                rule["verbs"]
-                    .as_array()
-                    .unwrap()
-                    .iter()
-                    .map(move |verb| (resource, verb))
-            }) {
-                granted.insert(format!("{} {}", text(verb), text(resource)));
-            }
+        .filter(|object| object["kind"] == "ClusterRole" || object["kind"] == "Role");
+    for rule in roles.flat_map(|role| list(&role["rules"])) {
+        for resource in list(&rule["resources"]) {
+            let verbs = list(&rule["verbs"]).iter();
+            granted.extend(verbs.map(|verb| format!("{} {}", text(verb), text(resource))));
         }
     }
     // By the sources of apiserver/.
@@ -174,12 +123,8 @@ fn what_it_asks_of_the_api_server_is_granted_and_no_more() {
     let granted: Vec<&str> = granted.iter().map(String::as_str).collect();
     assert_eq!(granted, asked);
     let lease = one(&objects, "Role", "stelia-placement-lease");
-    let named = lease["rules"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|rule| rule["resourceNames"].is_array())
-        .unwrap();
+    let mut rules = list(&lease["rules"]).iter();
+    let named = rules.find(|rule| rule["resourceNames"].is_array()).unwrap();
     let usual = Cli::try_parse_from(["stelia-placement"]).unwrap();
     assert_eq!(named["resourceNames"][0], usual.lease_name.as_str());
 }
@@ -192,44 +137,23 @@ fn the_schedulers_configuration_leads_to_the_service() {
     let namespace = text(&service["metadata"]["namespace"]);
     let scheduler = objects("scheduler");
     let mounts = &container(one(&scheduler, "Deployment", "stelia-scheduler"))["volumeMounts"];
-    for (file, managed) in [("vms.yaml", true), ("whole-cpus.yaml", false)] {
+    for file in ["vms.yaml", "whole-cpus.yaml"] {
         let configuration = documents(&folder().join("scheduler").join(file)).remove(0);
         assert_eq!(configuration["apiVersion"], "kubescheduler.config.k8s.io/v1");
         assert_eq!(configuration["profiles"][0]["percentageOfNodesToScore"], 10);
         let extender = &configuration["extenders"][0];
-        assert_eq!(
-            extender["urlPrefix"],
-            format!("https://stelia-placement.{namespace}.svc:{port}")
-        );
-        for (verb, path) in [
-            ("filterVerb", "filter"),
-            ("prioritizeVerb", "prioritize"),
-            ("preemptVerb", "preempt"),
-            ("bindVerb", "bind"),
-        ] {
-            assert_eq!(extender[verb], path);
+        let address = format!("https://stelia-placement.{namespace}.svc:{port}");
+        assert_eq!(extender["urlPrefix"], address);
+        for path in ["filter", "prioritize", "preempt", "bind"] {
+            assert_eq!(extender[format!("{path}Verb")], path);
         }
-        assert_eq!(
-            (&extender["nodeCacheCapable"], &extender["ignorable"]),
-            (&true.into(), &false.into())
-        );
-        let resource = &extender["managedResources"][0];
-        // kube-scheduler counts it too: kubelet publishes how many a node has.
-        let expected = managed.then_some((stelia_placement_rules::request::VM_RESOURCE, false));
-        assert_eq!(
-            resource["name"]
-                .as_str()
-                .map(|name| (name, resource["ignoredByScheduler"] == true)),
-            expected
-        );
+        assert_eq!(extender["nodeCacheCapable"], true);
+        assert_eq!(extender["ignorable"], false);
         let files = &extender["tlsConfig"];
         for file in ["caFile", "certFile", "keyFile"] {
             let path = text(&files[file]);
-            let is_mounted = mounts
-                .as_array()
-                .unwrap()
-                .iter()
-                .any(|mount| path.starts_with(&text(&mount["mountPath"])));
+            let mut mounts = list(mounts).iter();
+            let is_mounted = mounts.any(|mount| path.starts_with(&text(&mount["mountPath"])));
             assert!(is_mounted, "{path}");
         }
         // It must wait for longer than a bind may take.
@@ -240,16 +164,9 @@ fn the_schedulers_configuration_leads_to_the_service() {
 
 #[test]
 fn help_names_every_path_and_the_completion_every_option() {
-    for shell in [
-        clap_complete::Shell::Bash,
-        clap_complete::Shell::Zsh,
-        clap_complete::Shell::Fish,
-    ] {
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         let script = String::from_utf8(Cli::completion(shell)).unwrap();
-        assert!(
-            script.contains("tls-client-ca") && script.contains("lease-namespace"),
-            "{shell}"
-        );
+        assert!(script.contains("tls-client-ca"), "{shell}");
     }
     let wrong = [
         vec!["--tls-cert", "a"],
@@ -264,22 +181,20 @@ fn help_names_every_path_and_the_completion_every_option() {
     }
 }
 
+/// The page's first block of this language that has this text.
+fn block(language: &str, has: &str) -> String {
+    let page = std::fs::read_to_string(folder().join("../../../../docs/cluster/placement.md")).unwrap();
+    let mut blocks = page.split("\n```").filter_map(|block| block.strip_prefix(language));
+    blocks.find(|block| block.contains(has)).unwrap().to_owned()
+}
+
 /// The VM that the page shows goes to the scheduler that is installed, and is read as the page says.
 #[test]
 fn the_pages_vm_is_read_as_it_is_meant() {
-    let page = folder().join("../../../../docs/cluster/placement.md");
-    let text = std::fs::read_to_string(&page).unwrap();
-    let blocks = text.split("\n```").filter_map(|block| block.strip_prefix("yaml\n"));
-    let shown = blocks
-        .into_iter()
-        .find(|block| block.contains("kind: Pod"))
-        .expect("a VM");
-    let pod: Value = serde_saphyr::from_str(shown).unwrap();
+    let pod: Value = serde_saphyr::from_str(&block("yaml\n", "kind: Pod")).unwrap();
     let configuration = documents(&folder().join("scheduler/vms.yaml")).remove(0);
-    assert_eq!(
-        pod["spec"]["schedulerName"],
-        configuration["profiles"][0]["schedulerName"]
-    );
+    let scheduler = &configuration["profiles"][0]["schedulerName"];
+    assert_eq!(pod["spec"]["schedulerName"], *scheduler);
     let request = stelia_placement_rules::Request::of_pod(&pod, Default::default()).unwrap();
     let vm = request.vm.expect("a VM");
     assert!(vm.follows_scheduler, "the CPUs that are chosen for it");
@@ -289,36 +204,28 @@ fn the_pages_vm_is_read_as_it_is_meant() {
 /// The commands of the page make certificates that each side accepts of the other.
 #[test]
 fn the_pages_commands_make_certificates() {
-    let page = std::fs::read_to_string(folder().join("../../../../docs/cluster/placement.md")).unwrap();
-    let blocks = page.split("\n```").filter_map(|block| block.strip_prefix("sh\n"));
-    let commands = blocks
-        .into_iter()
-        .find(|block| block.contains("openssl"))
-        .expect("commands");
     // A cluster is not needed for that.
-    let commands = commands.replace("kubectl -n", "true -n");
+    let commands = block("sh\n", "openssl").replace("kubectl -n", "true -n");
     let made = tempfile::tempdir().unwrap();
     let run = |script: &str| {
-        let output = std::process::Command::new("sh")
-            .args(["-ec", script])
-            .current_dir(made.path())
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{script}: {said}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        let mut shell = std::process::Command::new("sh");
+        let output = shell.args(["-ec", script]).current_dir(made.path()).output().unwrap();
+        assert!(
+            output.status.success(),
+            "{script}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     };
     run(&commands);
-    run(
-        "openssl verify -purpose sslserver -verify_hostname stelia-placement.stelia-system.svc -CAfile ca.crt placement.crt",
-    );
+    let server = "-purpose sslserver -verify_hostname stelia-placement.stelia-system.svc";
+    run(&format!("openssl verify {server} -CAfile ca.crt placement.crt"));
     run("openssl verify -purpose sslclient -CAfile ca.crt scheduler.crt");
-    let files = |name: &str| stelia_placement::extender::TlsFiles {
+    let files = |name: &str| TlsFiles {
         certificate: made.path().join(format!("{name}.crt")),
         key: made.path().join(format!("{name}.key")),
         clients: Some(made.path().join("ca.crt")),
     };
     for name in ["placement", "scheduler"] {
-        assert!(stelia_placement::extender::Tls::new(files(name)).is_ok(), "{name}");
+        assert!(Tls::new(files(name)).is_ok(), "{name}");
     }
 }

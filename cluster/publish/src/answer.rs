@@ -1,23 +1,12 @@
 //! What an answer of the API server means for who asked.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use http::StatusCode;
 use kube::core::response::{Status, StatusCause};
 
-/// What came of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ApiAnswer {
-    /// An answer of HTTP, whole.
-    Http {
-        status: StatusCode,
-        /// The header Retry-After, where it is a number of seconds.
-        retry_after: Option<Duration>,
-        body: Vec<u8>,
-    },
-    /// None: no connection, a closed one, TLS, a token that cannot be read, or nothing within the time for a request.
-    None(String),
-}
+use crate::decide::content::cut;
 
 /// Why a request was not carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +20,8 @@ pub struct ApiFailure {
 /// What follows from a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FailureKind {
-    /// The API server is away or asks for less (no answer, 408, 429, 502, 503, 504): everything waits.
+    /// The API server is away or asks for less (408, 429, 502, 503, 504, or no answer: no connection, a closed one, TLS, a token that cannot
+    /// be read, nothing within the time for a request): everything waits.
     Away,
     /// 401: the credentials are read again.
     Unauthorized,
@@ -68,42 +58,27 @@ const MAX_TEXT_BYTES: usize = 500;
 
 impl ApiFailure {
     pub(crate) fn new(kind: FailureKind, text: String) -> Self {
-        let retry_after = None;
         Self {
             kind,
             text,
-            retry_after,
+            retry_after: None,
         }
     }
-}
 
-impl ApiAnswer {
-    /// The body of a success.
-    ///
-    /// # Errors
-    /// Every other answer, by what follows from it.
-    pub fn into_body(self) -> Result<Vec<u8>, ApiFailure> {
-        let (code, retry_after, body) = match self {
-            Self::None(text) => return Err(ApiFailure::new(FailureKind::Away, text)),
-            Self::Http { status, body, .. } if status.is_success() => return Ok(body),
-            Self::Http {
-                status,
-                retry_after,
-                body,
-            } => (status, retry_after, body),
-        };
+    /// Of an answer that is no success. `retry_after`: the header, where it is a number of seconds.
+    pub(crate) fn of(code: StatusCode, retry_after: Option<Duration>, body: &[u8]) -> Self {
         // Proxies and flow control answer in plain text.
-        let status = serde_json::from_slice(&body).unwrap_or_else(|_| Status {
-            message: String::from_utf8_lossy(&body).trim().to_owned(),
+        let status = serde_json::from_slice(body).unwrap_or_else(|_| Status {
+            message: String::from_utf8_lossy(body).trim().to_owned(),
             ..Status::default()
         });
         let asked = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
         let asked = (asked > 0).then(|| Duration::from_secs(asked.into()));
-        Err(ApiFailure {
+        Self {
             kind: kind(code, &status),
             text: text(code, &status),
             retry_after: retry_after.max(asked),
-        })
+        }
     }
 }
 
@@ -112,14 +87,10 @@ fn causes(status: &Status) -> &[StatusCause] {
 }
 
 fn kind(code: StatusCode, status: &Status) -> FailureKind {
+    let has = |is: fn(&StatusCause) -> bool| causes(status).iter().any(is);
     match code.as_u16() {
         401 => FailureKind::Unauthorized,
-        403 if causes(status)
-            .iter()
-            .any(|cause| cause.reason == "NamespaceTerminating") =>
-        {
-            FailureKind::Ending
-        }
+        403 if has(|cause| cause.reason == "NamespaceTerminating") => FailureKind::Ending,
         403 => FailureKind::Forbidden,
         404 | 410 => FailureKind::Missing,
         409 if status.is_already_exists() => FailureKind::Exists,
@@ -127,7 +98,7 @@ fn kind(code: StatusCode, status: &Status) -> FailureKind {
             managers if managers.is_empty() => FailureKind::Stale,
             managers => FailureKind::Conflict(managers),
         },
-        422 if causes(status).iter().any(|cause| cause.field == "metadata.uid") => FailureKind::Stale,
+        422 if has(|cause| cause.field == "metadata.uid") => FailureKind::Stale,
         408 | 429 | 502 | 503 | 504 => FailureKind::Away,
         400..500 => FailureKind::Refused,
         _ => FailureKind::Failed,
@@ -136,26 +107,14 @@ fn kind(code: StatusCode, status: &Status) -> FailureKind {
 
 /// The managers whose fields are in the way. Each cause is one field, and names its manager in quotes: `conflict with "other" using v1`.
 fn managers(status: &Status) -> Vec<String> {
-    let conflicts = causes(status)
-        .iter()
-        .filter(|cause| cause.reason == "FieldManagerConflict");
-    let mut managers: Vec<String> = conflicts
-        .map(|cause| cause.message.split('"').nth(1).unwrap_or("unknown").to_owned())
-        .collect();
-    managers.sort();
-    managers.dedup();
-    managers
+    let conflicts = causes(status).iter();
+    let conflicts = conflicts.filter(|cause| cause.reason == "FieldManagerConflict");
+    let managers = conflicts.map(|cause| cause.message.split('"').nth(1).unwrap_or("unknown").to_owned());
+    managers.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn text(code: StatusCode, status: &Status) -> String {
-    let mut said = status.message.as_str();
-    if let Some((end, _)) = said
-        .char_indices()
-        .find(|(at, char)| at + char.len_utf8() > MAX_TEXT_BYTES)
-    {
-        said = &said[..end];
-    }
-    match said {
+    match cut(&status.message, MAX_TEXT_BYTES) {
         "" => code.to_string(),
         said => format!("{code}: {said}"),
     }

@@ -56,11 +56,8 @@ impl RetryPause {
     /// It failed: a random part of what [`BACKOFF`] gives ("full jitter"), because clients that failed together must not come back together.
     /// `retry_after` is what the server asked for: at least that long.
     pub(crate) fn failed_for_now(&mut self, now: Duration, retry_after: Option<Duration>, random: &mut Random) {
-        self.pause(
-            now,
-            random.below(BACKOFF.pause(self.failures)).max(MIN_PAUSE),
-            retry_after,
-        );
+        let pause = random.below(BACKOFF.pause(self.failures)).max(MIN_PAUSE);
+        self.pause(now, pause, retry_after);
     }
 
     /// It failed, and if somebody has to change something first, [`LONG_PAUSE`], a tenth more or less. A tenth of that the first time: an
@@ -69,11 +66,8 @@ impl RetryPause {
         if !failure.kind.lasts() {
             return self.failed_for_now(now, failure.retry_after, random);
         }
-        let pause = if self.failures == 0 {
-            LONG_PAUSE / 10
-        } else {
-            LONG_PAUSE
-        };
+        let first = self.failures == 0;
+        let pause = if first { LONG_PAUSE / 10 } else { LONG_PAUSE };
         self.pause(now, random.around(pause), failure.retry_after);
     }
 
@@ -84,6 +78,11 @@ impl RetryPause {
 
     pub(crate) fn succeeded(&mut self) {
         *self = Self::default();
+    }
+
+    /// It succeeded, and is due again then.
+    pub(crate) fn succeeded_until(&mut self, until: Duration) {
+        *self = Self { failures: 0, until };
     }
 
     /// It is tried again now, and what follows counts on.

@@ -78,9 +78,8 @@ impl Arguments {
             options.start_spread = Duration::ZERO;
         }
         options.boot_id.get_or_insert_with(kernels_boot_id);
-        options.started_us = SystemTime::UNIX_EPOCH
-            .elapsed()
-            .map_or(0, |since| since.as_micros() as u64);
+        let since = SystemTime::UNIX_EPOCH.elapsed();
+        options.started_us = since.map_or(0, |since| since.as_micros() as u64);
         options
     }
 }
@@ -115,9 +114,8 @@ pub fn main() -> ExitCode {
         .enable_all()
         .max_blocking_threads(2)
         .build();
-    let result = runtime
-        .context("start tokio's runtime")
-        .and_then(|runtime| runtime.block_on(run(&arguments)));
+    let runtime = runtime.context("start tokio's runtime");
+    let result = runtime.and_then(|runtime| runtime.block_on(run(&arguments)));
     result.unwrap_or_else(|error| {
         tracing::error!("{error:#}");
         ExitCode::FAILURE
@@ -125,10 +123,8 @@ pub fn main() -> ExitCode {
 }
 
 async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let source = arguments
-        .kubeconfig
-        .clone()
-        .map_or(credentials::Source::Pod, credentials::Source::Kubeconfig);
+    let kubeconfig = arguments.kubeconfig.clone().map(credentials::Source::Kubeconfig);
+    let source = kubeconfig.unwrap_or(credentials::Source::Pod);
     let (client, files) = match Files::client(source) {
         Ok(made) => made,
         // Its text has its causes.
@@ -143,12 +139,13 @@ async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         let options = arguments.options(node);
         let all = withdraw(&client, &options, reading.publication.as_deref());
         let all = tokio::time::timeout(WITHDRAWAL_TIMEOUT, all).await;
-        let all = all.with_context(|| {
+        let late = || {
             format!(
                 "not everything was taken back within {} s",
                 WITHDRAWAL_TIMEOUT.as_secs()
             )
-        })?;
+        };
+        let all = all.with_context(late)?;
         for done in &all.done {
             println!("taken back: {done}");
         }
@@ -168,11 +165,10 @@ async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         return Ok(code(status.settled && status.problems.is_empty()));
     }
     let listener = match arguments.metrics {
-        Some(address) => Some(
-            TcpListener::bind(address)
-                .await
-                .with_context(|| format!("listen on {address}"))?,
-        ),
+        Some(address) => {
+            let bound = TcpListener::bind(address).await;
+            Some(bound.with_context(|| format!("listen on {address}"))?)
+        }
         None => None,
     };
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -217,12 +213,8 @@ fn named(reading: &Reading) -> Option<String> {
 }
 
 fn no_publication(directory: &Path, reading: &Reading) -> String {
-    let problem = reading.problem.as_deref();
-    format!(
-        "steliad tells nothing in {}: {}",
-        directory.display(),
-        problem.unwrap_or("no file")
-    )
+    let problem = reading.problem.as_deref().unwrap_or("no file");
+    format!("steliad tells nothing in {}: {problem}", directory.display())
 }
 
 /// The name that the daemon tells, as soon as it does.
@@ -252,15 +244,15 @@ async fn log_status(mut status: watch::Receiver<Status>) {
 
 fn line(status: &Status) -> String {
     if status.problems.is_empty() {
-        return if status.settled {
+        let settled = status.settled;
+        return if settled {
             "everything is published".into()
         } else {
             "publishes".into()
         };
     }
-    let problems: Vec<String> = status
-        .problems
-        .iter()
+    let problems = status.problems.iter();
+    let problems: Vec<String> = problems
         .map(|(part, problem)| format!("{}: {problem}", part.name()))
         .collect();
     problems.join("; ")

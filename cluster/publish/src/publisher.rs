@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::answer::ApiAnswer;
+use crate::answer::{ApiFailure, FailureKind};
 use crate::decide::{Next, ReconcilerState};
 use crate::intervals::REQUEST_TIMEOUT;
 use crate::options::PublishOptions;
@@ -23,6 +23,8 @@ use crate::status::Status;
 
 /// Limit of an answer, in bytes: a Node with hundreds of images is a fifth of it.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Keeps the API server as the readings are. It starts no thread and no task, and waits by tokio's clock.
 pub struct Publisher {
@@ -121,26 +123,28 @@ async fn changed(readings: &mut watch::Receiver<Reading>) {
     }
 }
 
-/// One request, and what came of it within the time for one.
-pub(crate) async fn send(client: &Client, request: PublisherRequest) -> ApiAnswer {
+fn away(text: String) -> ApiFailure {
+    ApiFailure::new(FailureKind::Away, text)
+}
+
+/// One request, and the body of a success within the time for one.
+pub(crate) async fn send(client: &Client, request: PublisherRequest) -> Result<Vec<u8>, ApiFailure> {
     let answer = tokio::time::timeout(REQUEST_TIMEOUT, exchange(client, request));
-    let late = |_| ApiAnswer::None(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()));
+    let late = |_| Err(away(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs())));
     answer.await.unwrap_or_else(late)
 }
 
-async fn exchange(client: &Client, request: PublisherRequest) -> ApiAnswer {
-    let (parts, body) = match client.send(request.map(Body::from)).await {
-        Ok(response) => response.into_parts(),
-        Err(error) => return ApiAnswer::None(with_causes(&error)),
-    };
+async fn exchange(client: &Client, request: PublisherRequest) -> Result<Vec<u8>, ApiFailure> {
+    let response = client.send(request.map(Body::from)).await;
+    let (parts, body) = response.map_err(|error| away(with_causes(&error)))?.into_parts();
+    let cut_off = |error: BoxError| away(format!("{}, and then: {}", parts.status, with_causes(&*error)));
+    let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await.map_err(cut_off)?;
+    let body = body.to_bytes();
+    if parts.status.is_success() {
+        return Ok(body.into());
+    }
     let retry_after = parts.headers.get(RETRY_AFTER).and_then(|seconds| seconds.to_str().ok());
     let retry_after = retry_after.and_then(|seconds| seconds.trim().parse().ok());
-    match Limited::new(body, MAX_ANSWER_BYTES).collect().await {
-        Ok(body) => ApiAnswer::Http {
-            status: parts.status,
-            retry_after: retry_after.map(Duration::from_secs),
-            body: body.to_bytes().into(),
-        },
-        Err(error) => ApiAnswer::None(format!("{}, and then: {}", parts.status, with_causes(&*error))),
-    }
+    let retry_after = retry_after.map(Duration::from_secs);
+    Err(ApiFailure::of(parts.status, retry_after, &body))
 }

@@ -23,8 +23,6 @@ named! {
     }
 }
 
-// In messages and as a label of metrics.
-
 /// What a publisher does and what keeps it from more.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {

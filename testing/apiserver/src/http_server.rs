@@ -40,10 +40,8 @@ pub async fn serve(server: Server, listener: TcpListener) -> io::Result<()> {
             });
             let mut http = hyper::server::conn::http1::Builder::new();
             // A client that closes, or a fault that closes, ends this connection only, and is no error of the server.
-            let _ = http
-                .timer(TokioTimer::new())
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
+            http.timer(TokioTimer::new());
+            let _ = http.serve_connection(TokioIo::new(stream), service).await;
         });
     }
 }
@@ -70,10 +68,8 @@ async fn control(server: &Server, request: Request<Incoming>) -> Response<Body> 
         Ok(body) => body.to_bytes(),
         Err(error) => return text(StatusCode::BAD_REQUEST, &json!({"error": error.to_string()})),
     };
-    let done = serde_json::from_slice(&body)
-        .map_err(|error| error.to_string())
-        .and_then(|order| obey(server, order));
-    match done {
+    let order = serde_json::from_slice(&body).map_err(|error| error.to_string());
+    match order.and_then(|order| obey(server, order)) {
         Ok(()) => text(StatusCode::OK, &json!({})),
         Err(error) => text(StatusCode::BAD_REQUEST, &json!({"error": error})),
     }

@@ -26,9 +26,7 @@ impl Query {
     pub(crate) fn number(&self, name: &str) -> Result<u64, Failure> {
         match self.get(name) {
             "" => Ok(0),
-            text => text
-                .parse()
-                .map_err(|_| Failure::new(400, format!("{name}: Invalid value: {text:?}"))),
+            text => (text.parse()).map_err(|_| Failure::new(400, format!("{name}: Invalid value: {text:?}"))),
         }
     }
 
@@ -55,10 +53,9 @@ struct Term {
 impl Selector {
     pub(crate) fn parse(fields: &str) -> Result<Self, Failure> {
         let terms = fields.split(',').filter(|term| !term.is_empty()).map(|term| {
-            let (name, value) = term
-                .split_once("!=")
-                .or_else(|| term.split_once('='))
-                .ok_or_else(|| Failure::new(400, format!("invalid selector: {fields:?}")))?;
+            let parts = term.split_once("!=").or_else(|| term.split_once('='));
+            let wrong = || Failure::new(400, format!("invalid selector: {fields:?}"));
+            let (name, value) = parts.ok_or_else(wrong)?;
             if !["metadata.name", "spec.nodeName", "status.phase"].contains(&name) {
                 return Err(Failure::new(400, format!("field label not supported: {name}")));
             }

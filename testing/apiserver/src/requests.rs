@@ -128,10 +128,10 @@ impl Server {
                 self.tell(&state);
                 reply
             }
-            _ => Err(Failure::new(
-                405,
-                "the server does not allow this method on the requested resource",
-            )),
+            _ => {
+                let message = "the server does not allow this method on the requested resource";
+                Err(Failure::new(405, message))
+            }
         }
     }
 
@@ -143,11 +143,8 @@ impl Server {
         mut key: Key,
     ) -> Result<Reply, Failure> {
         let now = Timestamp::now().to_string();
-        let kind = request
-            .header(header::CONTENT_TYPE)
-            .split(';')
-            .next()
-            .unwrap_or_default();
+        let mut parts = request.header(header::CONTENT_TYPE).split(';');
+        let kind = parts.next().unwrap_or_default();
         let object = parsed(request.body)?;
         let target = request.target;
         let write = Write {

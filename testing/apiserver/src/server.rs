@@ -92,12 +92,8 @@ impl Server {
     }
 
     pub fn objects(&self, group: &str, plural: &str) -> Vec<Value> {
-        let id = resources::id(group, plural);
-        self.state()
-            .store
-            .list(&id, None)
-            .map(|(_, stored)| stored.value())
-            .collect()
+        let (id, state) = (resources::id(group, plural), self.state());
+        state.store.list(&id, None).map(|(_, stored)| stored.value()).collect()
     }
 
     pub fn fail(&self, fault: Fault) {

@@ -66,11 +66,8 @@ impl Server {
     {
         let (parts, body) = request.into_parts();
         let Some(target) = Target::parse(parts.uri.path()) else {
-            return if self.state().faults.is_down() {
-                Err(Closed)
-            } else {
-                Ok(no_such_path().0)
-            };
+            let is_down = self.state().faults.is_down();
+            return if is_down { Err(Closed) } else { Ok(no_such_path().0) };
         };
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let verb = verb(&parts.method, &target, &query);
@@ -82,11 +79,7 @@ impl Server {
             code: 0,
             bytes: (0, 0),
         };
-        let fault = if self.state().faults.is_down() {
-            Some(Answer::Close)
-        } else {
-            None
-        };
+        let fault = self.state().faults.is_down().then_some(Answer::Close);
         let fault = fault.or_else(|| self.state().faults.take(verb, &target));
         if let Some(Answer::Delay(time)) = fault {
             tokio::time::sleep(time).await;
@@ -132,26 +125,21 @@ impl Server {
         B: hyper::body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let header = parts
-            .headers
-            .get(header::AUTHORIZATION)
-            .and_then(|value| value.to_str().ok());
-        let token = header.and_then(|text| text.strip_prefix("Bearer ")).unwrap_or_default();
+        let header = parts.headers.get(header::AUTHORIZATION);
+        let token = header.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let token = token.unwrap_or_default().to_owned();
         if self
             .state()
             .tokens
             .as_ref()
-            .is_some_and(|tokens| !tokens.iter().any(|known| known == token))
+            .is_some_and(|tokens| !tokens.contains(&token))
         {
             return Err(Failure::new(401, "Unauthorized"));
         }
         let body = Limited::new(body, MAX_BODY_BYTES).collect().await;
-        let body = body.map_err(|error| {
-            if error.is::<http_body_util::LengthLimitError>() {
-                Failure::new(413, format!("Request entity is too large: limit is {MAX_BODY_BYTES}"))
-            } else {
-                Failure::new(400, error.to_string())
-            }
+        let body = body.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
+            true => Failure::new(413, format!("Request entity is too large: limit is {MAX_BODY_BYTES}")),
+            false => Failure::new(400, error.to_string()),
         });
         Ok(body?.to_bytes())
     }

@@ -54,10 +54,9 @@ impl Watch {
         if asked == 0 {
             watch.revision = state.store.revision;
             let listed = state.store.list(&watch.served.resource.id, watch.namespace.as_deref());
-            let added: Vec<Bytes> = listed
-                .filter(|(_, stored)| watch.takes(stored))
-                .map(|(_, stored)| line("ADDED", &watch.served.text(stored)))
-                .collect();
+            let added = listed.filter(|(_, stored)| watch.takes(stored));
+            let added = added.map(|(_, stored)| line("ADDED", &watch.served.text(stored)));
+            let added: Vec<Bytes> = added.collect();
             watch.waiting.extend(added);
         }
         Ok(watch)
@@ -77,17 +76,12 @@ impl Watch {
 
     /// What a change is to somebody who sees only what is selected.
     fn event(&self, change: &Change) -> Option<Bytes> {
-        if self
-            .namespace
-            .as_ref()
-            .is_some_and(|namespace| *namespace != change.key.namespace)
-        {
+        let namespace = self.namespace.as_ref();
+        if namespace.is_some_and(|namespace| *namespace != change.key.namespace) {
             return None;
         }
-        let (before, now) = (
-            change.before.as_ref().is_some_and(|before| self.takes(before)),
-            self.takes(&change.now),
-        );
+        let before = change.before.as_ref().is_some_and(|before| self.takes(before));
+        let now = self.takes(&change.now);
         let kind = match (change.happened, before, now) {
             (Happened::Deleted, true, _) | (Happened::Modified, true, false) => "DELETED",
             (Happened::Added | Happened::Modified, false, true) => "ADDED",
@@ -104,17 +98,14 @@ impl Watch {
         }
         if state.store.forgotten > self.revision {
             let failure = Failure::expired(self.revision, state.store.forgotten);
-            self.waiting
-                .push_back(line("ERROR", failure.body().to_string().as_bytes()));
+            let error = line("ERROR", failure.body().to_string().as_bytes());
+            self.waiting.push_back(error);
             self.ended = true;
             return;
         }
         let id = self.served.resource.id.clone();
-        let events: Vec<Bytes> = state
-            .store
-            .since(self.revision, &id)
-            .filter_map(|change| self.event(change))
-            .collect();
+        let changes = state.store.since(self.revision, &id);
+        let events: Vec<Bytes> = changes.filter_map(|change| self.event(change)).collect();
         self.waiting.extend(events);
         self.revision = self.revision.max(state.store.revision);
     }

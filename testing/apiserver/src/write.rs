@@ -15,14 +15,7 @@ pub(crate) struct Write<'a> {
 }
 
 /// Members of the metadata that a client cannot change.
-const FIXED: [&str; 6] = [
-    "uid",
-    "creationTimestamp",
-    "generation",
-    "deletionTimestamp",
-    "namespace",
-    "resourceVersion",
-];
+const FIXED: &str = "uid creationTimestamp generation deletionTimestamp namespace resourceVersion";
 
 impl Write<'_> {
     /// `uid` is the new object's.
@@ -135,7 +128,7 @@ impl Write<'_> {
         } else if self.resource.has_status() {
             restore(live, &mut object, "status");
         }
-        for name in FIXED {
+        for name in FIXED.split(' ') {
             restore(&live["metadata"], &mut object["metadata"], name);
         }
         if object == *live {

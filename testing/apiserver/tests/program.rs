@@ -19,14 +19,10 @@ impl Program {
         let mut command = Command::new(env!("CARGO_BIN_EXE_test-apiserver"));
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        let address = line
-            .trim()
-            .strip_prefix("ready: ")
-            .expect("where it listens")
-            .to_owned();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("ready: ").expect("where it listens");
+        let address = address.to_owned();
         Self { child, address }
     }
 
@@ -46,18 +42,13 @@ impl Drop for Program {
 }
 
 async fn api_request(client: &Client, method: &str, path: &str, body: Value) -> Result<(u16, Value), kube::Error> {
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header("content-type", "application/json");
-    let response = client
-        .send(request.body(Body::from(body.to_string().into_bytes())).unwrap())
-        .await?;
+    let request = Request::builder().method(method).uri(path);
+    let request = request.header("content-type", "application/json");
+    let request = request.body(Body::from(body.to_string().into_bytes())).unwrap();
+    let response = client.send(request).await?;
     let code = response.status().as_u16();
-    Ok((
-        code,
-        serde_json::from_slice(&response.into_body().collect_bytes().await?).unwrap_or_default(),
-    ))
+    let text = response.into_body().collect_bytes().await?;
+    Ok((code, serde_json::from_slice(&text).unwrap_or_default()))
 }
 
 #[tokio::test]
@@ -66,38 +57,24 @@ async fn it_is_told_what_to_do_and_tells_what_it_was_asked() {
     let client = program.client();
     let path = "/api/v1/nodes/n";
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
-    let order = json!({"put": [["", "nodes", node]]});
-    assert_eq!(
-        api_request(&client, "POST", "/control", order).await.unwrap(),
-        (200, json!({}))
-    );
+    let order = async |order| api_request(&client, "POST", "/control", order).await.unwrap();
+    assert_eq!(order(json!({"put": [["", "nodes", node]]})).await, (200, json!({})));
     let (code, found) = api_request(&client, "GET", path, Value::Null).await.unwrap();
     assert_eq!((code, &found["metadata"]["name"]), (200, &json!("n")));
     let custom = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies";
     assert_eq!(api_request(&client, "GET", custom, Value::Null).await.unwrap().0, 200);
 
-    let (code, refused) = api_request(&client, "POST", "/control", json!({"dwon": 3}))
-        .await
-        .unwrap();
+    let (code, refused) = order(json!({"dwon": 3})).await;
     assert_eq!(code, 400);
-    assert!(
-        refused["error"].as_str().unwrap().contains("unknown field `dwon`"),
-        "{refused}"
-    );
+    assert!(refused["error"].as_str().unwrap().contains("unknown field `dwon`"));
 
-    api_request(&client, "POST", "/control", json!({"down": 3600.0}))
-        .await
-        .unwrap();
+    order(json!({"down": 3600.0})).await;
     assert!(api_request(&client, "GET", path, Value::Null).await.is_err());
-    api_request(&client, "POST", "/control", json!({"down": 0.0}))
-        .await
-        .unwrap();
+    order(json!({"down": 0.0})).await;
     let (_, counts) = api_request(&client, "GET", "/control", Value::Null).await.unwrap();
     let count = &counts["counts"][0];
-    assert_eq!(
-        (&count["requests"], &count["succeeded"], &count["unanswered"]),
-        (&json!(2), &json!(1), &json!(1))
-    );
+    let numbers = ["requests", "succeeded", "unanswered"].map(|name| count[name].as_u64());
+    assert_eq!(numbers, [Some(2), Some(1), Some(1)]);
 }
 
 #[test]

@@ -165,11 +165,7 @@ async fn a_thousand_publishers_get_through_the_loss_of_etcd_and_of_the_server() 
         "{MANY} publishers started: {started}; all objects stand {:.1} s after",
         took.as_secs_f64()
     );
-    assert_eq!(
-        (started.sent, started.succeeded),
-        (MANY, MANY),
-        "one request for each object"
-    );
+    assert_eq!((started.sent, started.succeeded), (MANY, MANY));
 
     // A server without etcd accepts requests and does not answer; one that is away refuses connections.
     for (away, free) in [("etcd", 2), ("the server", 3)] {
@@ -203,10 +199,7 @@ async fn a_thousand_publishers_get_through_the_loss_of_etcd_and_of_the_server() 
             took.as_secs_f64()
         );
         assert_eq!(generations, BTreeMap::from([(free, MANY)]), "each was written once");
-        assert!(
-            after.succeeded <= MANY,
-            "at most one request of each that succeeds: {after}"
-        );
+        assert!(after.succeeded <= MANY);
     }
 
     tokio::time::sleep(Duration::from_secs(10)).await;

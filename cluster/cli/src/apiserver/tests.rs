@@ -2,12 +2,11 @@ use std::sync::{Arc, Mutex};
 
 use kube::client::Body;
 use serde_json::{Value, json};
-use stelia_koordinator::report::ApiVersion;
-use stelia_koordinator::report::fingerprint::Method;
-use stelia_koordinator::report::profile::{Profile, object};
+use stelia_koordinator::report::profile::Profile;
 use stelia_koordinator::report::testing::facts;
 
 use super::*;
+use crate::tests::topology;
 
 /// A server that answers each request, and what it was asked: method, path and query.
 fn server(answer: impl Fn(usize, &str) -> (u16, Value) + Send + 'static) -> (Client, Arc<Mutex<Vec<String>>>) {
@@ -37,21 +36,17 @@ fn status(code: u16, reason: &str, message: &str) -> (u16, Value) {
     (code, body)
 }
 
-fn topology() -> Value {
-    serde_json::to_value(object(
-        &facts(),
-        Profile::Stelia,
-        ApiVersion::V1Alpha2,
-        Method::default(),
-    ))
-    .unwrap()
+fn list(kind: &str, next: &str, items: Vec<Value>) -> (u16, Value) {
+    let body = json!({ "kind": kind, "metadata": { "continue": next }, "items": items });
+    (200, body)
 }
 
-fn list(kind: &str, next: &str, items: Vec<Value>) -> (u16, Value) {
-    (
-        200,
-        json!({ "kind": kind, "metadata": { "continue": next }, "items": items }),
-    )
+/// Answers so where the URI has this, and as usual elsewhere.
+fn but(has: &'static str, other: (u16, Value)) -> (Client, Arc<Mutex<Vec<String>>>) {
+    server(move |_, uri| match uri.contains(has) {
+        true => other.clone(),
+        false => answer(uri),
+    })
 }
 
 fn named(name: &str) -> Value {
@@ -65,7 +60,11 @@ fn answer(uri: &str) -> (u16, Value) {
             list("NodeList", "", vec![named("worker-3")])
         }
         uri if uri.starts_with("/api/v1/nodes") => list("NodeList", "more", vec![named("worker-1"), named("worker-2")]),
-        uri if uri.contains("noderesourcetopologies") => list("NodeResourceTopologyList", "", vec![topology()]),
+        uri if uri.contains("noderesourcetopologies") => list(
+            "NodeResourceTopologyList",
+            "",
+            vec![topology(&facts(), "worker-1", Profile::Stelia)],
+        ),
         _ => list("PodList", "", Vec::new()),
     }
 }
@@ -79,17 +78,9 @@ async fn lists_are_read_page_by_page_and_nothing_but_read() {
     let asked = asked.lock().unwrap().clone();
     assert_eq!(asked.len(), 4, "{asked:#?}");
     assert!(asked.iter().all(|one| one.starts_with("GET ")), "{asked:#?}");
-    assert!(
-        asked[..2]
-            .iter()
-            .all(|one| one.contains("labelSelector=zone%3Da") && one.contains("limit=500")),
-        "{asked:#?}"
-    );
-    assert!(asked[1].contains("continue=more"), "{asked:#?}");
-    assert!(
-        asked[3].contains("fieldSelector=status.phase%21%3DSucceeded"),
-        "{asked:#?}"
-    );
+    let selects = |one: &String| one.contains("labelSelector=zone%3Da") && one.contains("limit=500");
+    assert!(asked[..2].iter().all(selects) && asked[1].contains("continue=more"));
+    assert!(asked[3].contains("fieldSelector=status.phase%21%3DSucceeded"));
 }
 
 #[tokio::test]
@@ -101,14 +92,12 @@ async fn nodes_alone_need_no_right_to_list_pods() {
 
 #[tokio::test]
 async fn a_list_whose_continuation_expired_is_read_again_in_one_piece() {
-    let (client, asked) = server(|_, uri| {
-        if uri.contains("continue") {
-            status(410, "Expired", "The provided continue parameter is too old")
-        } else if uri.contains("/nodes") && !uri.contains("limit") {
+    let (client, asked) = server(|_, uri| match uri {
+        uri if uri.contains("continue") => status(410, "Expired", "too old"),
+        uri if uri.contains("/nodes") && !uri.contains("limit") => {
             list("NodeList", "", vec![named("worker-1"), named("worker-3")])
-        } else {
-            answer(uri)
         }
+        uri => answer(uri),
     });
     let mut objects = Objects::new(false);
     read(&mut objects, &client, None, false).await.unwrap();
@@ -118,66 +107,44 @@ async fn a_list_whose_continuation_expired_is_read_again_in_one_piece() {
 
 #[tokio::test]
 async fn without_the_newer_version_the_older_is_asked_for_and_without_the_crd_that_is_told() {
-    let (client, _) = server(|_, uri| {
-        if uri.contains("v1alpha2") {
-            status(404, "NotFound", "not found")
-        } else {
-            answer(uri)
-        }
-    });
+    let (client, _) = but("v1alpha2", status(404, "NotFound", "not found"));
     let mut objects = Objects::new(false);
     read(&mut objects, &client, None, false).await.unwrap();
     assert_eq!(objects.reports.len(), 1);
-    let (client, _) = server(|_, uri| {
-        if uri.contains("noderesource") {
-            status(404, "NotFound", "not found")
-        } else {
-            answer(uri)
-        }
-    });
+    let (client, _) = but("noderesource", status(404, "NotFound", "not found"));
     let told = read(&mut Objects::new(false), &client, None, false).await.unwrap_err();
     assert!(told.contains("CRD is not installed"), "{told}");
 }
 
 #[tokio::test]
 async fn who_may_not_list_nodes_gets_the_rest_and_a_line() {
-    let refuses = |what: &'static str| {
-        server(move |_, uri| {
-            if uri.contains(what) {
-                status(403, "Forbidden", "may not list")
-            } else {
-                answer(uri)
-            }
-        })
-    };
-    let (client, _) = refuses("/nodes");
+    let refuses = |what| but(what, status(403, "Forbidden", "may not list")).0;
+    let client = refuses("/nodes");
     let mut objects = Objects::new(false);
     read(&mut objects, &client, None, false).await.unwrap();
     assert_eq!((objects.nodes.len(), objects.reports.len()), (0, 1));
     assert_eq!(objects.problems.lines(), ["list nodes: may not list"]);
     // Chosen by labels nothing could be.
-    let told = read(&mut Objects::new(false), &client, Some("a=b"), false)
-        .await
-        .unwrap_err();
-    assert_eq!(told, "list nodes: Forbidden: may not list");
-    let (client, _) = refuses("/pods");
-    let told = read(&mut Objects::new(false), &client, None, true).await.unwrap_err();
-    assert_eq!(told, "list pods: Forbidden: may not list");
-    let (client, _) = refuses("noderesourcetopologies");
-    let told = read(&mut Objects::new(false), &client, None, true).await.unwrap_err();
-    assert_eq!(told, "list noderesourcetopologies: Forbidden: may not list");
+    for (path, labels, kind) in [
+        ("/nodes", Some("a=b"), "nodes"),
+        ("/pods", None, "pods"),
+        ("noderesourcetopologies", None, "noderesourcetopologies"),
+    ] {
+        let told = read(&mut Objects::new(false), &refuses(path), labels, true).await;
+        assert_eq!(told, Err(format!("list {kind}: Forbidden: may not list")));
+    }
 }
 
 #[tokio::test]
 async fn a_pod_is_there_or_not() {
     let (client, asked) = server(|number, _| match number {
-        1 => (
-            200,
-            json!({
-                "kind": "Pod", "metadata": { "name": "web", "namespace": "team-a" },
-                "spec": { "containers": [{ "name": "c" }] },
-            }),
-        ),
+        1 => {
+            let metadata = json!({ "name": "web", "namespace": "team-a" });
+            (
+                200,
+                json!({ "kind": "Pod", "metadata": metadata, "spec": { "containers": [{ "name": "c" }] } }),
+            )
+        }
         2 => status(404, "NotFound", "pods \"web\" not found"),
         _ => (500, json!("overloaded")),
     });
@@ -185,29 +152,18 @@ async fn a_pod_is_there_or_not() {
     assert_eq!(read_pod(&mut objects, &client, "team-a", "web").await, Ok(true));
     assert_eq!(objects.pods.len(), 1);
     assert_eq!(read_pod(&mut objects, &client, "team-a", "web").await, Ok(false));
-    assert!(
-        read_pod(&mut objects, &client, "team-a", "web")
-            .await
-            .unwrap_err()
-            .starts_with("get pod team-a/web: ")
-    );
+    let failed = read_pod(&mut objects, &client, "team-a", "web").await.unwrap_err();
+    assert!(failed.starts_with("get pod team-a/web: "), "{failed}");
     assert!(asked.lock().unwrap()[0].starts_with("GET /api/v1/namespaces/team-a/pods/web"));
 }
 
 #[test]
 fn a_kubeconfig_that_is_none_is_named() {
-    let told = |path: &'static str, text: &str| {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join(path);
-        std::fs::write(&file, text).unwrap();
-        (folder, file)
-    };
-    let (_kept, file) = told("config", "contexts: []\n");
-    let error = connect(Some(&file), None).err().unwrap().to_string();
-    assert!(error.contains("config: "), "{error}");
-    let error = connect(Some(Path::new("/nonexistent")), Some("x"))
-        .err()
-        .unwrap()
-        .to_string();
-    assert!(error.starts_with("/nonexistent: "), "{error}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config");
+    std::fs::write(&file, "contexts: []\n").unwrap();
+    for (path, context) in [(&*file, None), (Path::new("/nonexistent"), Some("x"))] {
+        let error = connect(Some(path), context).err().unwrap().to_string();
+        assert!(error.starts_with(&format!("{}: ", path.display())), "{error}");
+    }
 }

@@ -84,9 +84,8 @@ pub(super) fn device_nodes(subject: &Subject, containers: &[ContainerAllocation]
     let state = &subject.node.state().devices;
     let nodes_of = |resource: &str, ids: &BTreeSet<String>| -> NodeSet {
         let devices = state.resources.get(resource);
-        let devices = devices
-            .into_iter()
-            .flat_map(|all| ids.iter().filter_map(|id| all.get(id)));
+        let devices = devices.into_iter();
+        let devices = devices.flat_map(|all| ids.iter().filter_map(|id| all.get(id)));
         devices.flat_map(|device| device.nodes.iter().copied()).collect()
     };
     let chosen = containers.iter().flat_map(|given| &given.devices);

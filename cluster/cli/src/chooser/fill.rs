@@ -31,14 +31,11 @@ pub(super) fn fill(facts: &Facts, pod_request: &PodRequest, most: u64) -> Fits {
                 }
             }
         }
-        let nodes = subject
-            .as_ref()
-            .map(|subject| devices::device_nodes(subject, &containers))
-            .unwrap_or_default();
-        let decided = facts
-            .allocator_node()
-            .and_then(|node| evaluate::answer_near(&node, &request, &nodes));
-        let fit = match decided {
+        let nodes = subject.as_ref();
+        let nodes = nodes.map(|subject| devices::device_nodes(subject, &containers));
+        let near = nodes.unwrap_or_default();
+        let node = facts.allocator_node();
+        let fit = match node.and_then(|node| evaluate::answer_near(&node, &request, &near)) {
             Ok(fit) => fit,
             Err(error) => return fits(count, together, Some(Refusal::of_steliad(&error))),
         };

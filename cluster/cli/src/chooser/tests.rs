@@ -1,10 +1,13 @@
 use kubelet_planner::manifest::in_words;
 use proptest::prelude::*;
 use stelia_cpus::testing::{Shape, shapes};
-use stelia_koordinator::allocator::{AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus};
+use stelia_koordinator::allocator::{
+    AllocationRequest, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus,
+};
+use stelia_koordinator::report::Allocator;
 use stelia_koordinator::report::testing::facts;
-use stelia_koordinator::report::{Alignment, Allocator};
 
+use super::NumaTopologyAlignmentPolicy as Alignment;
 use super::*;
 
 /// A node of this shape of which a core is reserved and some CPUs are taken; kubelet chooses, with these policies.
@@ -23,14 +26,20 @@ fn kubelets(shape: Shape, taken: &CpuSet, policy: &str, whole: bool) -> Facts {
     };
     node.kubelet.reserved = reserved;
     node.kubelet.cpu_options = [("full-pcpus-only".to_owned(), whole.to_string())].into();
-    node.kubelet.alignment = Some(Alignment {
-        policy: policy.to_owned(),
-        scope: "container".to_owned(),
-    });
+    node.kubelet.alignment.as_mut().unwrap().policy = policy.to_owned();
+    node.kubelet.alignment.as_mut().unwrap().scope = "container".to_owned();
     node
 }
 
-fn steliads(mut node: Facts, alignment: NumaTopologyAlignmentPolicy, required: RequiredBind) -> Facts {
+/// So many, with no reason why not one more.
+fn only(count: u64) -> Fits {
+    Fits {
+        count,
+        ..Fits::default()
+    }
+}
+
+fn steliads(mut node: Facts, alignment: Alignment, required: RequiredBind) -> Facts {
     node.allocator = Some(Allocator {
         policies: AllocatorPolicies {
             source: CpuSource::Steliad,
@@ -89,43 +98,22 @@ fn a_vm_of_one_cpu_a_core_may_need_two_nodes_where_its_cpus_alone_would_not() {
     };
     // Free are 2-7 of node 0 and 9,11-15 of node 1: four cores of one node are too few for seven CPUs.
     let node = kubelets(shape, &"8,10".parse().unwrap(), "none", false);
-    let node = steliads(
-        node,
-        NumaTopologyAlignmentPolicy::Restricted,
-        RequiredBind::SpreadByPcpus,
-    );
+    let node = steliads(node, Alignment::Restricted, RequiredBind::SpreadByPcpus);
     assert_eq!(chooser(&node).largest(), Some(7));
 }
 
 #[test]
 fn the_allocator_is_filled_as_instances_would_register() {
-    let node = kubelets(SMALL, &CpuSet::new(), "none", false);
-    let node = steliads(
-        node,
-        NumaTopologyAlignmentPolicy::SingleNumaNode,
-        RequiredBind::FullPcpusOnly,
-    );
+    let empty = || kubelets(SMALL, &CpuSet::new(), "none", false);
+    let node = steliads(empty(), Alignment::SingleNumaNode, RequiredBind::FullPcpusOnly);
     let fits = chooser(&node).until_full(&pod_request(4), 256);
-    assert_eq!(
-        fits.count, 3,
-        "one on node 0, where a core is reserved, and two on node 1"
-    );
+    // One on node 0, where a core is reserved, and two on node 1.
+    assert_eq!(fits.count, 3);
     assert!(fits.then.unwrap().what.contains("NotAllocated"));
-    assert_eq!(
-        chooser(&node).until_full(&pod_request(4), 2),
-        Fits {
-            count: 2,
-            together: None,
-            then: None,
-        }
-    );
+    assert_eq!(chooser(&node).until_full(&pod_request(4), 2), only(2));
 
     // Whoever avoids others of its kind on a core gets a core of its own.
-    let spread = steliads(
-        kubelets(SMALL, &CpuSet::new(), "none", false),
-        NumaTopologyAlignmentPolicy::None,
-        RequiredBind::None,
-    );
+    let spread = steliads(empty(), Alignment::None, RequiredBind::None);
     let mut alone = pod_request(1);
     alone.allocation.cpu_bind_policy = Some(CpuBindPolicy::SpreadByPcpus);
     alone.allocation.cpu_exclusive_policy = Some(CpuExclusivePolicy::PcpuLevel);
@@ -135,14 +123,7 @@ fn the_allocator_is_filled_as_instances_would_register() {
     // On a shared pool nothing is used up.
     let mut shared = pod_request(1);
     shared.allocation.qos = Some(Qos::Ls);
-    assert_eq!(
-        chooser(&spread).until_full(&shared, 9),
-        Fits {
-            count: 9,
-            together: None,
-            then: None,
-        }
-    );
+    assert_eq!(chooser(&spread).until_full(&shared, 9), only(9));
 }
 
 #[test]
@@ -153,16 +134,14 @@ fn a_refusal_is_in_the_words_of_who_chooses() {
     let refusal = chooser(&node).admit(&pod_request(10)).unwrap_err();
     assert_eq!(refusal.what, "kubelet would reject it: TopologyAffinityError");
     assert!(refusal.detail.contains("no NUMA node has"), "{}", refusal.detail);
-    let node = steliads(node, NumaTopologyAlignmentPolicy::SingleNumaNode, RequiredBind::None);
+    let node = steliads(node, Alignment::SingleNumaNode, RequiredBind::None);
     let refusal = chooser(&node).admit(&pod_request(10)).unwrap_err();
     assert_eq!(refusal.what, "steliad would refuse it: NotAllocated");
     let mut burstable = pod_request(2);
     burstable.pod = in_words(&["cpus=2".to_owned()]).unwrap();
     burstable.allocation.qos = Some(Qos::Lse);
-    assert_eq!(
-        chooser(&node).admit(&burstable).unwrap_err().what,
-        "steliad would refuse it: NotGuaranteed"
-    );
+    let refusal = chooser(&node).admit(&burstable).unwrap_err();
+    assert_eq!(refusal.what, "steliad would refuse it: NotGuaranteed");
 }
 
 #[test]
@@ -174,26 +153,12 @@ fn amounts_answer_with_the_most_that_they_allow() {
         })
     };
     let single = zones("single-numa-node");
-    assert_eq!(
-        (single.largest(), single.until_full(&pod_request(4), 256).count),
-        (Some(9), 3)
-    );
-    assert_eq!(
-        single.admit(&pod_request(10)).unwrap_err().detail,
-        "10 are wanted; free by NUMA node: 5 on 0, 9 on 7"
-    );
+    assert_eq!(single.largest(), Some(9));
+    assert_eq!(single.until_full(&pod_request(4), 256).count, 3);
+    let detail = single.admit(&pod_request(10)).unwrap_err().detail;
+    assert!(detail.contains("5 on 0, 9 on 7"), "{detail}");
     let any = zones("best-effort");
-    assert_eq!(
-        (any.largest(), any.until_full(&pod_request(4), 2)),
-        (
-            Some(14),
-            Fits {
-                count: 2,
-                together: None,
-                then: None,
-            }
-        )
-    );
+    assert_eq!((any.largest(), any.until_full(&pod_request(4), 2)), (Some(14), only(2)));
     assert!(any.admit(&pod_request(14)).is_ok());
     // A pod without CPUs of its own fits wherever requests do.
     assert_eq!(single.until_full(&pod_request(0), 7).count, 7);
@@ -203,10 +168,9 @@ fn amounts_answer_with_the_most_that_they_allow() {
 fn absurd_nodes_are_refused_and_nothing_overflows() {
     let mut node = kubelets(SMALL, &CpuSet::new(), "single-numa-node", true);
     // Seventeen NUMA nodes, with ids as high as they go.
-    node.topology
-        .cpus
-        .iter_mut()
-        .for_each(|(number, cpu)| cpu.node = u32::MAX - number);
+    for (number, cpu) in &mut node.topology.cpus {
+        cpu.node = u32::MAX - number;
+    }
     assert!(Subject::described(&node).is_err() || chooser(&node).largest().is_some());
     let huge = Chooser::Amounts(Zones {
         free: (0..1024).map(|id| (id, u64::MAX)).collect(),
@@ -214,12 +178,8 @@ fn absurd_nodes_are_refused_and_nothing_overflows() {
     });
     assert_eq!(huge.largest(), Some(u64::MAX));
     assert_eq!(huge.until_full(&pod_request(3), u64::MAX).count, u64::MAX / 3);
-    let most = pod_request(1 << 40);
-    assert!(
-        chooser(&kubelets(SMALL, &CpuSet::new(), "none", false))
-            .admit(&most)
-            .is_err()
-    );
+    let node = kubelets(SMALL, &CpuSet::new(), "none", false);
+    assert!(chooser(&node).admit(&pod_request(1 << 40)).is_err());
 }
 
 proptest! {
@@ -232,11 +192,8 @@ proptest! {
         taken in proptest::collection::btree_set(0u32..64, 0..40),
         policy in prop_oneof![Just("none"), Just("best-effort"), Just("restricted"), Just("single-numa-node")],
         whole in any::<bool>(),
-        alignment in prop_oneof![
-            Just(NumaTopologyAlignmentPolicy::None), Just(NumaTopologyAlignmentPolicy::BestEffort),
-            Just(NumaTopologyAlignmentPolicy::Restricted), Just(NumaTopologyAlignmentPolicy::SingleNumaNode),
-        ],
-        required in prop_oneof![Just(RequiredBind::None), Just(RequiredBind::FullPcpusOnly), Just(RequiredBind::SpreadByPcpus)],
+        alignment in proptest::sample::select(Alignment::ALL.to_vec()),
+        required in proptest::sample::select(RequiredBind::ALL.to_vec()),
         allocates in any::<bool>(),
     ) {
         let node = kubelets(shape, &taken.into_iter().collect(), policy, whole);

@@ -1,21 +1,18 @@
+use rstest::rstest;
 use serde_json::{Value, json};
 use stelia_koordinator::allocator::AllocationRequest;
 
 use super::*;
 
 fn node(spec: Value) -> NodeObject {
-    let labels = spec["labels"].as_object().into_iter().flatten();
     let amounts = spec["allocatable"].as_object().into_iter().flatten();
+    let amounts = amounts.map(|(key, value)| (key.clone(), value.as_str().unwrap().parse().unwrap()));
     NodeObject {
-        labels: labels
-            .map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned()))
-            .collect(),
+        labels: serde_json::from_value(spec["labels"].clone()).unwrap_or_default(),
         taints: serde_json::from_value(spec["taints"].clone()).unwrap_or_default(),
         cordoned: spec["cordoned"] == true,
         not_ready: None,
-        allocatable: amounts
-            .map(|(key, value)| (key.clone(), value.as_str().unwrap().parse().unwrap()))
-            .collect(),
+        allocatable: amounts.collect(),
     }
 }
 
@@ -29,114 +26,75 @@ fn pod_request(spec: Value) -> PodRequest {
 }
 
 fn told(pod_request: &PodRequest, node: &NodeObject) -> Vec<String> {
-    rules(pod_request, "w", node)
-        .into_iter()
-        .map(|refusal| refusal.what)
-        .collect()
+    let rules = rules(pod_request, "w", node).into_iter();
+    rules.map(|refusal| refusal.what).collect()
 }
 
-#[test]
-fn taints_are_tolerated_as_kubernetes_does_it() {
-    let tainted = |effect: &str| node(json!({ "taints": [{ "key": "dedicated", "value": "db", "effect": effect }] }));
-    let cordoned = || node(json!({ "cordoned": true }));
-    let (schedule, execute) = (
-        "taint dedicated=db:NoSchedule is not tolerated",
-        "taint dedicated=db:NoExecute is not tolerated",
-    );
-    let unschedulable = "taint node.kubernetes.io/unschedulable:NoSchedule is not tolerated";
-    let exists = json!([{ "operator": "Exists" }]);
-    for (tolerations, node, expected) in [
-        (json!([]), tainted("NoSchedule"), schedule),
-        (json!([]), tainted("NoExecute"), execute),
-        (json!([]), tainted("PreferNoSchedule"), ""),
-        (json!([]), cordoned(), unschedulable),
-        (exists.clone(), cordoned(), ""),
-        (exists, tainted("NoSchedule"), ""),
-        (
-            json!([{ "key": "dedicated", "operator": "Exists" }]),
-            tainted("NoSchedule"),
-            "",
-        ),
-        (
-            json!([{ "key": "dedicated", "value": "db" }]),
-            tainted("NoSchedule"),
-            "",
-        ),
-        (
-            json!([{ "key": "dedicated", "value": "web" }]),
-            tainted("NoSchedule"),
-            schedule,
-        ),
-        (
-            json!([{ "key": "dedicated", "value": "db", "effect": "NoExecute" }]),
-            tainted("NoSchedule"),
-            schedule,
-        ),
-        (
-            json!([{ "key": "dedicated", "value": "db", "effect": "NoSchedule" }]),
-            tainted("NoSchedule"),
-            "",
-        ),
-        (
-            json!([{ "operator": "Equal", "value": "db" }]),
-            tainted("NoSchedule"),
-            schedule,
-        ),
-        (
-            json!([{ "key": "dedicated", "operator": "Gt", "value": "1" }]),
-            tainted("NoSchedule"),
-            schedule,
-        ),
-    ] {
-        let pod_request = pod_request(json!({ "tolerations": tolerations }));
-        assert_eq!(told(&pod_request, &node).concat(), expected, "{tolerations}");
-    }
+const UNSCHEDULABLE: &str = "taint node.kubernetes.io/unschedulable:NoSchedule is not tolerated";
+
+/// The effect of the taint `dedicated=db`; none: the node is cordoned.
+#[rstest]
+#[case(json!([]), "NoSchedule", "taint dedicated=db:NoSchedule is not tolerated")]
+#[case(json!([]), "NoExecute", "taint dedicated=db:NoExecute is not tolerated")]
+#[case(json!([]), "PreferNoSchedule", "")]
+#[case(json!([]), "", UNSCHEDULABLE)]
+#[case(json!([{"operator": "Exists"}]), "", "")]
+#[case(json!([{"operator": "Exists"}]), "NoSchedule", "")]
+#[case(json!([{"key": "dedicated", "operator": "Exists"}]), "NoSchedule", "")]
+#[case(json!([{"key": "dedicated", "value": "db"}]), "NoSchedule", "")]
+#[case(json!([{"key": "dedicated", "value": "web"}]), "NoSchedule", "dedicated")]
+#[case(json!([{"key": "dedicated", "value": "db", "effect": "NoExecute"}]), "NoSchedule", "dedicated")]
+#[case(json!([{"key": "dedicated", "value": "db", "effect": "NoSchedule"}]), "NoSchedule", "")]
+#[case(json!([{"operator": "Equal", "value": "db"}]), "NoSchedule", "dedicated")]
+#[case(json!([{"key": "dedicated", "operator": "Gt", "value": "1"}]), "NoSchedule", "dedicated")]
+fn taints_are_tolerated_as_kubernetes_does_it(#[case] tolerations: Value, #[case] effect: &str, #[case] told_of: &str) {
+    let node = node(match effect {
+        "" => json!({"cordoned": true}),
+        effect => json!({"taints": [{"key": "dedicated", "value": "db", "effect": effect}]}),
+    });
+    let told = told(&pod_request(json!({"tolerations": tolerations})), &node).concat();
+    assert!(told.contains(told_of) && told.is_empty() == told_of.is_empty());
 }
 
-#[test]
-fn labels_names_and_required_affinity_are_asked_for() {
-    let there = node(json!({ "labels": { "zone": "a", "size": "12" } }));
-    for (spec, expected) in [
-        (json!({ "nodeSelector": { "zone": "a" } }), ""),
-        (
-            json!({ "nodeSelector": { "zone": "b" } }),
-            "it has not the labels of spec.nodeSelector",
-        ),
-        (json!({ "nodeName": "v" }), "spec.nodeName names another node"),
-        (json!({ "nodeName": "w" }), ""),
-    ] {
-        assert_eq!(told(&pod_request(spec), &there).concat(), expected);
-    }
-    let one = |operator: &str, key: &str, values: Value| json!({ "key": key, "operator": operator, "values": values });
-    let term = |operator: &str, key: &str, values: Value| json!({ "matchExpressions": [one(operator, key, values)] });
-    let both = json!({ "matchExpressions": [one("Exists", "gpu", json!([])), one("Exists", "zone", json!([]))] });
-    for (terms, matches) in [
-        (json!([term("In", "zone", json!(["a", "b"]))]), true),
-        (json!([term("NotIn", "zone", json!(["a"]))]), false),
-        (json!([term("NotIn", "gpu", json!(["a"]))]), true),
-        (json!([term("Exists", "gpu", json!(null))]), false),
-        (json!([term("DoesNotExist", "gpu", json!([]))]), true),
-        (json!([term("Gt", "size", json!(["11"]))]), true),
-        (json!([term("Lt", "size", json!(["11"]))]), false),
-        (json!([term("Gt", "zone", json!(["1"]))]), false),
-        (json!([term("Near", "zone", json!(["1"]))]), false),
-        (
-            json!([{ "matchFields": [one("In", "metadata.name", json!(["w"]))] }]),
-            true,
-        ),
-        // Terms are alternatives, requirements of one are not, and a term without any matches nothing.
-        (
-            json!([term("Exists", "gpu", json!([])), term("Exists", "zone", json!([]))]),
-            true,
-        ),
-        (json!([both]), false),
-        (json!([{}]), false),
-        (json!([]), false),
-    ] {
-        let required = json!({ "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms } });
-        let pod_request = pod_request(json!({ "affinity": { "nodeAffinity": required } }));
-        assert_eq!(told(&pod_request, &there).is_empty(), matches, "{terms}");
-    }
+#[rstest]
+#[case(json!({"nodeSelector": {"zone": "a"}}), "")]
+#[case(json!({"nodeSelector": {"zone": "b"}}), "it has not the labels of spec.nodeSelector")]
+#[case(json!({"nodeName": "v"}), "spec.nodeName names another node")]
+#[case(json!({"nodeName": "w"}), "")]
+fn labels_and_names_are_asked_for(#[case] spec: Value, #[case] expected: &str) {
+    let there = node(json!({"labels": {"zone": "a"}}));
+    assert_eq!(told(&pod_request(spec), &there).concat(), expected);
+}
+
+fn one(operator: &str, key: &str, values: &[&str]) -> Value {
+    json!({"key": key, "operator": operator, "values": values})
+}
+
+fn term(operator: &str, key: &str, values: &[&str]) -> Value {
+    json!({"matchExpressions": [one(operator, key, values)]})
+}
+
+#[rstest]
+#[case(json!([term("In", "zone", &["a", "b"])]), true)]
+#[case(json!([term("NotIn", "zone", &["a"])]), false)]
+#[case(json!([term("NotIn", "gpu", &["a"])]), true)]
+#[case(json!([{"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}]), false)]
+#[case(json!([term("DoesNotExist", "gpu", &[])]), true)]
+#[case(json!([term("Gt", "size", &["11"])]), true)]
+#[case(json!([term("Lt", "size", &["11"])]), false)]
+#[case(json!([term("Gt", "zone", &["1"])]), false)]
+#[case(json!([term("Near", "zone", &["1"])]), false)]
+#[case(json!([{"matchFields": [one("In", "metadata.name", &["w"])]}]), true)]
+// Terms are alternatives, requirements of one are not, and a term without any matches nothing.
+#[case(json!([term("Exists", "gpu", &[]), term("Exists", "zone", &[])]), true)]
+#[case(json!([{"matchExpressions": [one("Exists", "gpu", &[]), one("Exists", "zone", &[])]}]), false)]
+#[case(json!([{}]), false)]
+#[case(json!([]), false)]
+fn required_affinity_is_asked_for(#[case] terms: Value, #[case] matches: bool) {
+    let there = node(json!({"labels": {"zone": "a", "size": "12"}}));
+    let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
+    let pod_request = pod_request(json!({"affinity": {"nodeAffinity": required}}));
+    assert_eq!(told(&pod_request, &there).is_empty(), matches);
 }
 
 #[test]
@@ -145,45 +103,27 @@ fn what_pods_request_is_taken_off_what_the_node_allows() {
     let limits = json!({ "cpu": "2", "memory": "1Gi", "example.com/nic": "1" });
     let pod_request = pod_request(json!({ "containers": [{ "name": "c", "resources": { "limits": limits } }] }));
     let mut used = Used::default();
-    assert_eq!(
-        fit(&pod_request.requests, &node, &used),
-        (2, "example.com/nic".to_owned())
-    );
-    assert_eq!(requests(&pod_request.requests, &node, &used), []);
-    used.add(&pod_request.requests);
-    used.add(&pod_request.requests);
-    let told: Vec<String> = requests(&pod_request.requests, &node, &used)
-        .iter()
-        .map(|one| format!("{}: {}", one.what, one.detail))
-        .collect();
-    assert_eq!(
-        told,
-        ["too little example.com/nic is left of what pods may request: 1 requested, 0 left"]
-    );
+    let asked = &pod_request.requests;
+    assert_eq!(fit(asked, &node, &used), (2, "example.com/nic".to_owned()));
+    assert_eq!(requests(asked, &node, &used), []);
+    used.add(asked);
+    used.add(asked);
+    let told = requests(asked, &node, &used);
+    assert_eq!((told.len(), told[0].detail.as_str()), (1, "1 requested, 0 left"));
+    assert!(told[0].what.contains("example.com/nic"));
     used.add(&Amounts {
         milli_cpus: Some(u64::MAX),
         memory: Some(u64::MAX),
         ..Amounts::default()
     });
-    let told: Vec<String> = requests(&pod_request.requests, &node, &used)
-        .into_iter()
-        .map(|one| one.detail)
-        .collect();
-    assert_eq!(
-        told,
-        [
-            "2 requested, 0 left",
-            "1Gi requested, 0 left",
-            "1 requested, 0 left",
-            ""
-        ]
-    );
-    assert_eq!(fit(&pod_request.requests, &node, &used).0, 0);
+    let told = requests(asked, &node, &used);
+    let told: Vec<&str> = told.iter().map(|one| one.detail.as_str()).collect();
+    let expected = "2 requested, 0 left; 1Gi requested, 0 left; 1 requested, 0 left; ";
+    assert_eq!(told.join("; "), expected);
+    assert_eq!(fit(asked, &node, &used).0, 0);
     // A node that does not tell what it allows has room for nothing that is requested, and for any number of pods.
-    assert_eq!(
-        fit(&Amounts::default(), &NodeObject::default(), &Used::default()).0,
-        u64::MAX
-    );
+    let any = fit(&Amounts::default(), &NodeObject::default(), &Used::default());
+    assert_eq!(any.0, u64::MAX);
 }
 
 /// The node's device plugin offers them, and kubelet publishes how many are healthy.

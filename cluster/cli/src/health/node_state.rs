@@ -13,6 +13,8 @@ use crate::reasons::{self, NO_NODE, Refusal};
 
 /// The reason of a node on which VMs can be admitted.
 const READY: &str = "Ready";
+/// The reason of a node whose object is there and cannot be read.
+const NO_OBJECT: &str = "its object cannot be read";
 /// The reason of a node with VMs that have no partition.
 pub(super) const VMS_PINNED: &str = "VMs are pinned";
 /// The reason of a Node whose condition `Ready` is not True.
@@ -110,31 +112,25 @@ impl NodeHealth {
                 let command = format!("kubectl delete noderesourcetopology {}", member.name);
                 vec![(NodeState::LeftBehind, Refusal::new(NO_NODE, command))]
             }
-            (Some(problem), _) => vec![(
-                NodeState::Unreadable,
-                Refusal::new("its object cannot be read", problem),
-            )],
+            (Some(problem), _) => vec![(NodeState::Unreadable, Refusal::new(NO_OBJECT, problem))],
             (None, Some(stored)) => wrong(stored, ready, member.unusable(), vms.as_ref()),
             // Whether it is meant to publish is not known.
             (None, None) if member.node_problem.is_some() => Vec::new(),
             (None, None) => vec![(NodeState::Unpublished, Refusal::new("it publishes nothing", ""))],
         };
         if let Some(problem) = &member.node_problem {
-            found.insert(
-                0,
-                (NodeState::Unreadable, Refusal::new("its Node cannot be read", problem)),
-            );
+            let reason = Refusal::new("its Node cannot be read", problem);
+            found.insert(0, (NodeState::Unreadable, reason));
         }
         if let Some(cause) = member.not_ready() {
             // A machine without power publishes nothing, and what it published last stays.
             found.insert(0, (NodeState::NodeNotReady, Refusal::new(NODE_NOT_READY, cause)));
         }
+        let version = summary.map(|summary| excerpt::name(&summary.version));
         Some(Self {
             name: member.name.clone(),
             health: found.iter().map(|(state, _)| *state).min().unwrap_or(NodeState::Ok),
-            version: summary
-                .map(|summary| excerpt::name(&summary.version))
-                .filter(|version| !version.is_empty()),
+            version: version.filter(|version| !version.is_empty()),
             ready,
             vms,
             reasons: found.into_iter().map(|(_, reason)| reason).collect(),
@@ -182,52 +178,40 @@ fn wrong(
     vms: Option<&VmCounts>,
 ) -> Vec<(NodeState, Refusal)> {
     let mut found = Vec::new();
+    let mut add = |state, what: &str, detail: &str| found.push((state, Refusal::new(what, detail)));
     let summary = stored.summary.as_ref();
     if unusable == Some("away") {
         // What follows is as it was when the daemon was seen last.
-        found.push((NodeState::Away, Refusal::new("steliad does not run", "")));
+        add(NodeState::Away, "steliad does not run", "");
     }
     if let Some(problem) = &stored.problem {
-        found.push((
-            NodeState::Unreadable,
-            Refusal::new("its object cannot be read", problem),
-        ));
+        add(NodeState::Unreadable, NO_OBJECT, problem);
     }
     let silent = summary.filter(|summary| summary.reason.trim().is_empty());
     let silent = silent.map(|_| "it does not say whether VMs can be admitted");
     if let Some(problem) = stored.summary_problem.as_deref().or(silent) {
-        found.push((
-            NodeState::Unreadable,
-            Refusal::new("its summary cannot be read", problem),
-        ));
+        add(NodeState::Unreadable, "its summary cannot be read", problem);
     }
     let not_ready = summary.filter(|summary| !summary.reason.trim().is_empty() && summary.reason != READY);
     match (not_ready, unusable) {
-        (Some(summary), _) => found.push((
-            NodeState::NotReady,
-            Refusal::new(excerpt::name(&summary.reason), excerpt::cause(&summary.message)),
-        )),
-        (None, Some(word)) if word.trim().is_empty() => found.push((
-            NodeState::Unreadable,
-            Refusal::new("its state cannot be read", "isolation.stelia.io/state is empty"),
-        )),
-        (None, Some(word)) if word != "away" => {
-            found.push((NodeState::NotReady, Refusal::new(excerpt::name(word), "")));
+        (Some(summary), _) => {
+            let detail = excerpt::cause(&summary.message);
+            add(NodeState::NotReady, &excerpt::name(&summary.reason), &detail);
         }
+        (None, Some(word)) if word.trim().is_empty() => {
+            let detail = "isolation.stelia.io/state is empty";
+            add(NodeState::Unreadable, "its state cannot be read", detail);
+        }
+        (None, Some(word)) if word != "away" => add(NodeState::NotReady, &excerpt::name(word), ""),
         // The label of a node whose daemon is away is false for that reason.
-        (None, None) if ready == Some(false) => {
-            found.push((NodeState::NotReady, Refusal::new("no VM can be admitted", "")));
-        }
+        (None, None) if ready == Some(false) => add(NodeState::NotReady, "no VM can be admitted", ""),
         (None, _) => {}
     }
     if let Some(states) = summary.and_then(unknown_states) {
-        found.push((
-            NodeState::Unreadable,
-            Refusal::new("VMs in states that are not known", states),
-        ));
+        add(NodeState::Unreadable, "VMs in states that are not known", &states);
     }
     if let Some(codes) = summary.and_then(problems) {
-        found.push((NodeState::Degraded, Refusal::new(NODE_PROBLEMS, codes)));
+        add(NodeState::Degraded, NODE_PROBLEMS, &codes);
     }
     if let Some(vms) = vms {
         let counts = [
@@ -236,7 +220,7 @@ fn wrong(
             (NodeState::Pinned, VMS_PINNED, vms.count("pinned")),
         ];
         for (state, reason, count) in counts.into_iter().filter(|(.., count)| *count > 0) {
-            found.push((state, Refusal::new(reason, format!("{count} of {}", vms.total()))));
+            add(state, reason, &format!("{count} of {}", vms.total()));
         }
     }
     found

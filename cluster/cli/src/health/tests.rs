@@ -1,3 +1,4 @@
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
@@ -79,10 +80,8 @@ fn every_node_that_is_meant_to_run_steliad_has_a_state_and_trouble_comes_first()
     assert_eq!(states(&health), expected);
     let json = serde_json::to_value(&health).unwrap();
     assert_eq!(json["without_steliad"], 1);
-    assert_eq!(
-        json["versions"],
-        json!([{"name": "0.2.0", "nodes": 4}, {"name": "0.1.0", "nodes": 1}])
-    );
+    let versions = json!([{"name": "0.2.0", "nodes": 4}, {"name": "0.1.0", "nodes": 1}]);
+    assert_eq!(json["versions"], versions);
     assert_eq!(
         json["vms"],
         json!({"isolated": 30, "pinned": 2, "waiting": 3, "shared": 0, "evicted": 0, "releasing": 0, "other": 0, "degraded": 3,
@@ -115,125 +114,77 @@ fn every_node_that_is_meant_to_run_steliad_has_a_state_and_trouble_comes_first()
     assert_eq!(chosen.failure(), health.failure(), "the sums are of all");
 }
 
-#[test]
-fn what_is_wrong_with_a_node_is_its_health_and_a_reason() {
-    let with = |text: String| vec![object("w", &[("summary", &text)])];
-    let of_state = |state| {
-        let summary = summary("Ready", json!({"isolated": 1}), 0, json!({}));
-        vec![object("w", &[("state", state), ("summary", &summary)])]
-    };
-    let good = || ready("w", json!({"isolated": 9}), 0);
-    let broken = || {
-        let mut object = good();
-        object["zones"] = json!("x");
-        object
-    };
-    let well = || node("w", json!({}));
-    let odd = || node("w", json!({"x": 5}));
-    let of_summary = |instances, more| with(summary("Ready", instances, 0, more));
-    let unread = "its object cannot be read: ";
-    let cases = [
-        (vec![well(), good()], "ok", ""),
-        (with("not json".into()), "unreadable", "its summary cannot be read: "),
-        (
-            with("[]".into()),
-            "unreadable",
-            "its summary cannot be read: it is not a JSON object",
-        ),
-        (
-            with(summary("", json!({}), 0, json!({}))),
-            "unreadable",
-            "its summary cannot be read: it does not say",
-        ),
-        // Whether VMs in a state of a newer version are isolated is not known.
-        (
-            of_summary(json!({"resting": 7}), json!({})),
-            "unreadable",
-            "VMs in states that are not known: 7 resting",
-        ),
-        (
-            of_summary(json!({"waiting": 3, "isolated": 1}), json!({"waiting_too_long": 2})),
-            "waiting",
-            "VMs have waited for more than 120 s: 2 of 4",
-        ),
-        (of_summary(json!({"waiting": 3}), json!({})), "ok", ""),
-        (
-            of_summary(json!({"pinned": 2}), json!({})),
-            "pinned",
-            "VMs are pinned: 2 of 2",
-        ),
-        (
-            of_summary(
-                json!({"isolated": 2}),
-                json!({"problems": ["ledger-not-kept", "not-watched"]}),
-            ),
-            "degraded",
-            "problems of the node: ledger-not-kept, not-watched",
-        ),
-        (
-            of_state(""),
-            "unreadable",
-            "its state cannot be read: isolation.stelia.io/state is empty",
-        ),
-        (
-            of_state(" "),
-            "unreadable",
-            "its state cannot be read: isolation.stelia.io/state is empty",
-        ),
-        (
-            vec![dead("w"), good()],
-            "node-not-ready",
-            "the Node is not Ready: Kubelet stopped posting node status.",
-        ),
-        (vec![broken()], "unreadable", unread),
-        (vec![well(), broken()], "unreadable", unread),
-        (
-            vec![node("w", json!({"stelia.io/ready": "true"})), broken()],
-            "unreadable",
-            unread,
-        ),
-        (
-            vec![odd(), good()],
-            "unreadable",
-            "its Node cannot be read: invalid type",
-        ),
-        (vec![odd()], "unreadable", "its Node cannot be read: invalid type"),
-        (
-            vec![node("other", json!({})), broken()],
-            "left-behind",
-            "its Node does not exist: kubectl delete noderesourcetopology w",
-        ),
-        // Two that differ: neither counts.
-        (vec![good(), ready("w", json!({}), 5)], "unreadable", unread),
-        (vec![ready("w", json!({}), 5), good()], "unreadable", unread),
-        (vec![good(), good()], "ok", ""),
-        (
-            vec![well(), node("w", json!({"a": "b"})), good()],
-            "unreadable",
-            "its Node cannot be read: ",
-        ),
-    ];
-    for (items, state, reason) in cases {
-        let health = of(&items);
-        let node = health.nodes.iter().find(|node| node.name == "w").unwrap();
-        assert_eq!(node.health.name(), state, "{node:?}");
-        let reasons = node
-            .reasons
-            .iter()
-            .map(|reason| format!("{}: {}", reason.what, reason.detail));
-        let reasons: Vec<String> = reasons.collect();
-        assert!(
-            reasons.len() <= 1 && reasons.concat().starts_with(reason),
-            "{reasons:?}"
-        );
-        assert_eq!(reasons.is_empty(), reason.is_empty(), "{reasons:?}");
-        // A VM may be pinned by choice.
-        assert_eq!(
-            health.failure().is_some(),
-            !["ok", "pinned"].contains(&state),
-            "{state}"
-        );
-    }
+fn with(text: &str) -> Vec<Value> {
+    vec![object("w", &[("summary", text)])]
+}
+
+fn of_summary(instances: Value, more: Value) -> Vec<Value> {
+    with(&summary("Ready", instances, 0, more))
+}
+
+fn of_state(state: &str) -> Vec<Value> {
+    let summary = summary("Ready", json!({"isolated": 1}), 0, json!({}));
+    vec![object("w", &[("state", state), ("summary", &summary)])]
+}
+
+fn good() -> Value {
+    ready("w", json!({"isolated": 9}), 0)
+}
+
+fn other() -> Value {
+    ready("w", json!({}), 5)
+}
+
+fn broken() -> Value {
+    let mut object = good();
+    object["zones"] = json!("x");
+    object
+}
+
+fn labelled(labels: Value) -> Value {
+    node("w", labels)
+}
+
+#[rstest]
+#[case(vec![labelled(json!({})), good()], "ok", "")]
+#[case(with("not json"), "unreadable", "its summary cannot be read: ")]
+#[case(with("[]"), "unreadable", "its summary cannot be read: it is not a JSON object")]
+#[case(with(&summary("", json!({}), 0, json!({}))), "unreadable", "its summary cannot be read: it does not say")]
+// Whether VMs in a state of a newer version are isolated is not known.
+#[case(of_summary(json!({"resting": 7}), json!({})), "unreadable", "VMs in states that are not known: 7 resting")]
+#[case(of_summary(json!({"waiting": 3, "isolated": 1}), json!({"waiting_too_long": 2})), "waiting", "VMs have waited for more than 120 s: 2 of 4")]
+#[case(of_summary(json!({"waiting": 3}), json!({})), "ok", "")]
+#[case(of_summary(json!({"pinned": 2}), json!({})), "pinned", "VMs are pinned: 2 of 2")]
+#[case(of_summary(json!({"isolated": 2}), json!({"problems": ["ledger-not-kept", "not-watched"]})), "degraded", "problems of the node: ledger-not-kept, not-watched")]
+#[case(of_state(""), "unreadable", "its state cannot be read: ")]
+#[case(of_state(" "), "unreadable", "its state cannot be read: ")]
+#[case(vec![dead("w"), good()], "node-not-ready", "the Node is not Ready: Kubelet stopped posting node status.")]
+#[case(vec![broken()], "unreadable", "its object cannot be read: ")]
+#[case(vec![labelled(json!({})), broken()], "unreadable", "its object cannot be read: ")]
+#[case(vec![labelled(json!({"stelia.io/ready": "true"})), broken()], "unreadable", "its object cannot be read: ")]
+#[case(vec![labelled(json!({"x": 5})), good()], "unreadable", "its Node cannot be read: invalid type")]
+#[case(vec![labelled(json!({"x": 5}))], "unreadable", "its Node cannot be read: invalid type")]
+#[case(vec![node("other", json!({})), broken()], "left-behind", "its Node does not exist: kubectl delete noderesourcetopology w")]
+// Two that differ: neither counts.
+#[case(vec![good(), other()], "unreadable", "its object cannot be read: ")]
+#[case(vec![other(), good()], "unreadable", "its object cannot be read: ")]
+#[case(vec![good(), good()], "ok", "")]
+#[case(vec![labelled(json!({})), labelled(json!({"a": "b"})), good()], "unreadable", "its Node cannot be read: ")]
+fn what_is_wrong_with_a_node_is_its_health_and_a_reason(
+    #[case] items: Vec<Value>,
+    #[case] state: &str,
+    #[case] reason: &str,
+) {
+    let health = of(&items);
+    let node = health.nodes.iter().find(|node| node.name == "w").unwrap();
+    assert_eq!(node.health.name(), state, "{node:?}");
+    let reasons = node.reasons.iter();
+    let reasons = reasons.map(|reason| format!("{}: {}", reason.what, reason.detail));
+    let reasons: Vec<String> = reasons.collect();
+    assert!(reasons.len() <= 1 && reasons.concat().starts_with(reason));
+    assert_eq!(reasons.is_empty(), reason.is_empty(), "{reasons:?}");
+    // A VM may be pinned by choice.
+    assert_eq!(health.failure().is_some(), !["ok", "pinned"].contains(&state));
 }
 
 #[test]
@@ -267,9 +218,6 @@ fn a_terminal_has_each_message_once() {
     let health = of(&items.collect::<Vec<_>>());
     let text = health.text(terminal(80));
     assert_eq!(text.matches("wrong checksum").count(), 1, "{text}");
-    assert!(
-        text.contains("w-25 (2 of 2), w-27 (2 of 2), w-29 (2 of 2), …"),
-        "{text}"
-    );
+    assert!(text.contains("w-25 (2 of 2), w-27 (2 of 2), w-29 (2 of 2), …"));
     assert_eq!(health.text(pipe()).matches("wrong checksum").count(), 26);
 }

@@ -117,11 +117,8 @@ fn of_node(mut rings: Vec<&ReadRing>, (since_us, until_us): (u64, u64), has_vm: 
         let begins_anew = after.first_seq <= before.last_seq;
         let is_lost = !lost.is_empty() || (begins_anew && silence > MAX_SILENCE_US);
         if is_lost && after.first_us > since_us && before.last_us < until_us {
-            let numbers = if lost.is_empty() {
-                String::new()
-            } else {
-                format!("{} to {}, ", lost.start, lost.end - 1)
-            };
+            let numbers = (!lost.is_empty()).then(|| format!("{} to {}, ", lost.start, lost.end - 1));
+            let numbers = numbers.unwrap_or_default();
             let (from, until) = (clock(before.last_us), clock(after.first_us));
             let detail = format!("{numbers}{} hours from {from} to {until}", hours(silence));
             notes.push(Note::of_ring(NoteKind::Between, ring, detail));
@@ -137,11 +134,8 @@ fn of_node(mut rings: Vec<&ReadRing>, (since_us, until_us): (u64, u64), has_vm: 
         } else {
             NoteKind::OtherEndsEarly
         };
-        let detail = format!(
-            "at {}, {} hours before its end",
-            clock(last.verdict.last_us),
-            hours(silence)
-        );
+        let (end, silence) = (clock(last.verdict.last_us), hours(silence));
+        let detail = format!("at {end}, {silence} hours before its end");
         notes.push(Note::of_ring(kind, last, detail));
     }
     notes
@@ -152,25 +146,18 @@ fn of_accounts(ledger: &Ledger) -> Vec<Note> {
     for part in ledger.parts.iter().filter(|part| part.covered_us < part.promised_us) {
         let us = part.promised_us - part.covered_us;
         let detail = format!("{} of {} ({})", hours(us), part.pod, counted(part.gaps, "gap"));
-        notes.push(Note::new(
-            NoteKind::NoReadings,
-            place(&part.node, &part.directory),
-            detail,
-        ));
+        let place = place(&part.node, &part.directory);
+        notes.push(Note::new(NoteKind::NoReadings, place, detail));
     }
     for twice in &ledger.repeated {
-        let kind = if twice.has_more_times {
-            NoteKind::Repeated
-        } else {
-            NoteKind::CountedOnce
+        let kind = match twice.has_more_times {
+            true => NoteKind::Repeated,
+            false => NoteKind::CountedOnce,
         };
         let counted = place(&twice.counted, &twice.counted_directory);
         let detail = format!("pod {} of {counted}", printable(&twice.vm));
-        notes.push(Note::new(
-            kind,
-            place(&twice.left_out, &twice.left_out_directory),
-            detail,
-        ));
+        let place = place(&twice.left_out, &twice.left_out_directory);
+        notes.push(Note::new(kind, place, detail));
     }
     if let (Some(first), Some(last)) = (ledger.days_without.first(), ledger.days_without.last()) {
         let days = match ledger.days_without.len() {
@@ -179,12 +166,8 @@ fn of_accounts(ledger: &Ledger) -> Vec<Note> {
         };
         // One that is not counted may have it.
         let is_any_wrong = ledger.rings.iter().any(|ring| ring.problem.is_some());
-        let why = if is_any_wrong {
-            "a ring that is not counted may have it"
-        } else {
-            ""
-        };
-        notes.push(Note::new(NoteKind::DaysWithout, days, why));
+        let why = is_any_wrong.then_some("a ring that is not counted may have it");
+        notes.push(Note::new(NoteKind::DaysWithout, days, why.unwrap_or_default()));
     }
     notes
 }

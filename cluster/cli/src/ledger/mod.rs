@@ -69,21 +69,15 @@ pub const COLUMNS: [Column<Part>; 9] = [
     column("POD UID", |part: &Part| part.pod_uid.clone()).wide(),
     column("FIRST DAY", |part: &Part| part.first_day.clone().unwrap_or_default()).whole(),
     column("LAST DAY", |part: &Part| part.last_day.clone().unwrap_or_default()).whole(),
-    column("CPU HOURS", |part: &Part| hours(part.promised_us))
-        .right()
-        .whole(),
-    column("COVERED", |part: &Part| share(part.promised_us, part.covered_us))
-        .right()
-        .whole(),
-    column("OTHER TASKS", |part: &Part| part.other_tasks.to_string())
-        .right()
-        .whole()
-        .means(|part| zero(part.other_tasks.most)),
-    column("OTHER DEVICES", |part: &Part| grouped(part.devices))
-        .right()
-        .whole()
-        .means(|part| zero(part.devices)),
+    amount("CPU HOURS", |part| hours(part.promised_us)),
+    amount("COVERED", |part| share(part.promised_us, part.covered_us)),
+    amount("OTHER TASKS", |part| part.other_tasks.to_string()).means(|part| zero(part.other_tasks.most)),
+    amount("OTHER DEVICES", |part| grouped(part.devices)).means(|part| zero(part.devices)),
 ];
+
+const fn amount(heading: &'static str, cell: fn(&Part) -> String) -> Column<Part> {
+    column(heading, cell).right().whole()
+}
 
 const DAYS: [Column<Day>; 5] = [
     column("DAY", |day: &Day| day.day.clone()),
@@ -117,15 +111,13 @@ impl From<&NodeAccount> for Part {
         let account = &one.account;
         let mut days = account.days.iter().filter(|day| day.promised_us > 0);
         let first_day = days.next().map(|day| day.day.clone());
+        let last_day = days.next_back().map(|day| day.day.clone());
         Self {
             node: one.node.clone(),
             directory: one.directory.clone(),
             pod_uid: printable(&account.vm),
             pod: printable(&account.name),
-            last_day: days
-                .next_back()
-                .map(|day| day.day.clone())
-                .or_else(|| first_day.clone()),
+            last_day: last_day.or_else(|| first_day.clone()),
             first_day,
             promised_us: account.promised_us,
             covered_us: account.covered_us,
@@ -168,9 +160,8 @@ pub fn ambiguous(rings: &[ReadRing], patterns: &[Pattern]) -> Option<String> {
         let namespaces: BTreeSet<&str> = fitting.map(|account| name_of(account).0).collect();
         let mut namespaces = namespaces.into_iter().filter(|namespace| !namespace.is_empty());
         let (one, two) = (namespaces.next()?, namespaces.next()?);
-        Some(format!(
-            "{named} is in several namespaces, such as {one} and {two}: give NAMESPACE/NAME or the whole UID"
-        ))
+        let such = format!("{named} is in several namespaces, such as {one} and {two}");
+        Some(format!("{such}: give NAMESPACE/NAME or the whole UID"))
     })
 }
 
@@ -250,26 +241,18 @@ impl Render for Ledger {
         let nodes: BTreeSet<&str> = self.parts.iter().map(|part| part.node.as_str()).collect();
         let pods: BTreeSet<&str> = self.parts.iter().map(|part| part.pod_uid.as_str()).collect();
         let delay_ms = self.totals.delay_ns / 1_000_000;
+        let (all, read) = (hours(self.promised_us), share(self.promised_us, self.covered_us));
+        // A share of what the rings have says nothing about what they lack.
+        let lack = if self.missing.is_empty() {
+            ""
+        } else {
+            "; more may be missing, as below"
+        };
+        let nodes = counted(nodes.len() as u64, "node");
         let lines = [
             ("Period", in_words((self.since_us, self.until_us))),
-            (
-                "Pods",
-                format!("{} on {}", pods.len(), counted(nodes.len() as u64, "node")),
-            ),
-            (
-                "CPU hours",
-                format!(
-                    "{}, {} with readings{}",
-                    hours(self.promised_us),
-                    share(self.promised_us, self.covered_us),
-                    // A share of what the rings have says nothing about what they lack.
-                    if self.missing.is_empty() {
-                        ""
-                    } else {
-                        "; more may be missing, as below"
-                    }
-                ),
-            ),
+            ("Pods", format!("{} on {nodes}", pods.len())),
+            ("CPU hours", format!("{all}, {read} with readings{lack}")),
             ("Other tasks", self.totals.other_tasks.to_string()),
             ("Other devices", grouped(total(&self.totals.devices))),
             ("Lost at most", format!("{}.{:03} s", delay_ms / 1000, delay_ms % 1000)),

@@ -64,27 +64,18 @@ pub fn of_argument(argument: &str) -> Result<Vec<RingCopy>, String> {
     if let Some((node, directory)) = argument.split_once('=')
         && stelia_koordinator::report::name::check(node.to_owned()).is_ok()
     {
-        return Ok(vec![RingCopy {
-            node: node.to_owned(),
-            directory: PathBuf::from(directory),
-        }]);
+        return Ok(vec![ring(node.to_owned(), Path::new(directory))]);
     }
     let directory = Path::new(argument);
     if has_segments(directory)? {
-        return Ok(vec![RingCopy {
-            node: node_of(directory),
-            directory: directory.to_owned(),
-        }]);
+        return Ok(vec![ring(node_of(directory), directory)]);
     }
     let mut rings = Vec::new();
     for folder in folders(directory)? {
         // A copy of a node's /var/lib/stelia has the ring one level deeper.
-        for ring in [folder.clone(), folder.join(SEGMENT)] {
-            if ring.is_dir() && has_segments(&ring)? {
-                rings.push(RingCopy {
-                    node: node_of(&ring),
-                    directory: ring,
-                });
+        for copy in [folder.clone(), folder.join(SEGMENT)] {
+            if copy.is_dir() && has_segments(&copy)? {
+                rings.push(ring(node_of(&copy), &copy));
             }
         }
     }
@@ -98,24 +89,27 @@ pub fn of_argument(argument: &str) -> Result<Vec<RingCopy>, String> {
     }
 }
 
+fn ring(node: String, directory: &Path) -> RingCopy {
+    RingCopy {
+        node,
+        directory: directory.to_owned(),
+    }
+}
+
 /// The node's name as the path tells it: that of the folder, or of the one above a folder `ledger`.
 fn node_of(directory: &Path) -> String {
     let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     match name(directory) {
         Some(own) if own != SEGMENT => own,
-        _ => directory
-            .parent()
-            .and_then(name)
-            .unwrap_or_else(|| directory.display().to_string()),
+        _ => (directory.parent().and_then(name)).unwrap_or_else(|| directory.display().to_string()),
     }
 }
 
 fn entries(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let failed = |cause| format!("read {}: {cause}", directory.display());
     let entries = fs::read_dir(directory).map_err(failed)?;
-    entries
-        .map(|entry| entry.map(|entry| entry.path()).map_err(failed))
-        .collect()
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    paths.collect::<io::Result<_>>().map_err(failed)
 }
 
 /// The ring's files, ascending.
@@ -211,57 +205,40 @@ pub struct NodeKey {
 impl RingCopy {
     /// Checks the copy, and makes the accounts of a period. With keys, a day's head that none of the node's signed is a fault: a ring that is
     /// passed off as another node's, too, if the keys have nodes.
-    pub fn read(&self, (since_us, until_us): (u64, u64), keys: &[NodeKey]) -> ReadRing {
-        let mut ring = self.check(keys);
-        if ring.problem.is_some() {
-            return ring;
-        }
-        let entries = match read::entries(&self.directory, Some(since_us)) {
-            Ok(entries) => entries,
-            Err(cause) => {
-                ring.problem = Some(cause.to_string());
-                return ring;
-            }
-        };
-        let good = entries.map_while(|next| next.map_err(|fault| ring.problem = Some(fault.to_string())).ok());
-        let made = accounts(good, since_us, until_us, None);
-        if ring.problem.is_none() {
-            ring.accounts = made.into_values().collect();
-        }
-        ring
-    }
-
-    /// Checks every line of the copy. No account is made yet.
-    fn check(&self, keys: &[NodeKey]) -> ReadRing {
+    pub fn read(&self, period: (u64, u64), keys: &[NodeKey]) -> ReadRing {
         let mut ring = ReadRing {
             node: self.node.clone(),
             directory: self.directory.clone(),
             ..ReadRing::default()
         };
-        let is_cut_off = match check_files(&self.directory) {
-            Ok(is_cut_off) => is_cut_off,
-            Err(cause) => {
-                ring.problem = Some(cause);
-                return ring;
-            }
-        };
+        let made = self.check(&mut ring, keys).and_then(|()| self.accounts(period));
+        match made {
+            Ok(accounts) => ring.accounts = accounts,
+            Err(problem) => ring.problem = Some(problem),
+        }
+        ring
+    }
+
+    fn accounts(&self, (since_us, until_us): (u64, u64)) -> Result<Vec<Account>, String> {
+        let mut fault = None;
+        let entries = read::entries(&self.directory, Some(since_us)).map_err(|cause| cause.to_string())?;
+        let good = entries.map_while(|next| next.map_err(|cause| fault = Some(cause.to_string())).ok());
+        let made = accounts(good, since_us, until_us, None);
+        fault.map_or(Ok(made.into_values().collect()), Err)
+    }
+
+    /// Checks every line of the copy. No account is made yet.
+    fn check(&self, ring: &mut ReadRing, keys: &[NodeKey]) -> Result<(), String> {
+        let is_cut_off = check_files(&self.directory)?;
         let may_sign = |key: &&NodeKey| key.node.as_ref().is_none_or(|node| *node == self.node);
         let own: Vec<String> = keys.iter().filter(may_sign).map(|key| key.key.clone()).collect();
         if own.is_empty() && !keys.is_empty() {
-            ring.problem = Some(format!("no --key is for node {}", self.node));
-            return ring;
+            return Err(format!("no --key is for node {}", self.node));
         }
-        match verify(Ring::Directory(&self.directory), &own, None) {
-            Ok(verdict) => ring.verdict = verdict,
-            Err(cause) => {
-                ring.problem = Some(cause.to_string());
-                return ring;
-            }
-        }
+        ring.verdict = verify(Ring::Directory(&self.directory), &own, None).map_err(|cause| cause.to_string())?;
         if ring.verdict.segments == 0 {
             let path = self.directory.display();
-            ring.problem = Some(format!("read {path}: there is no ledger here: no file NUMBER.ledger"));
-            return ring;
+            return Err(format!("read {path}: there is no ledger here: no file NUMBER.ledger"));
         }
         // An incomplete last line is a fault; if it is the only one, the lines before it are good.
         ring.is_cut_off = is_cut_off && ring.verdict.faults.len() == 1 && ring.verdict.entries > 0;
@@ -270,8 +247,8 @@ impl RingCopy {
                 0 | 1 => String::new(),
                 count => format!(" (and {} more)", count - 1),
             };
-            ring.problem = Some(format!("{fault}{more}"));
+            return Err(format!("{fault}{more}"));
         }
-        ring
+        Ok(())
     }
 }

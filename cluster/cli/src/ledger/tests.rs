@@ -13,6 +13,9 @@ const MINUTE: u64 = 60_000_000;
 /// 2026-10-01.
 const OCTOBER: u64 = 1_790_812_800_000_000;
 
+/// The first file of a ring.
+const FIRST: &str = "00000000000000000001.ledger";
+
 /// The ring of a node: a VM on CPU 2 that is read twice, a minute apart, while three other tasks run.
 fn ring(folder: &Path, pod: &str, uid: &str, at: u64) {
     let limits = Limits {
@@ -65,12 +68,8 @@ fn read_all(arguments: &[&Path]) -> Vec<ReadRing> {
 /// The copied rings of two nodes, on which a VM was one after the other, and another VM.
 fn copies() -> tempfile::TempDir {
     let all = tempfile::tempdir().unwrap();
-    ring(
-        &all.path().join("n1/ledger"),
-        "team-a/vm-005-x",
-        "aaa",
-        OCTOBER + MINUTE,
-    );
+    let n1 = all.path().join("n1/ledger");
+    ring(&n1, "team-a/vm-005-x", "aaa", OCTOBER + MINUTE);
     ring(&all.path().join("n2"), "team-a/vm-005-y", "bbb", OCTOBER + 2 * DAY_US);
     ring(&all.path().join("n3"), "team-b/other", "ccc", OCTOBER + 2 * DAY_US);
     all
@@ -90,10 +89,8 @@ fn the_pods_of_a_vm_on_two_nodes_are_one_account() {
     assert_eq!(ledger.failure(), None);
     let text = ledger.text(TextStyle::from(true));
     assert!(text.contains("2 on 2 nodes"), "{text}");
-    let n1 = format!(
-        "n1 ({}): its ring ends before the period: copy it again, unless no VM has run there since: at 2026-10-01 00:02, 71.9 hours",
-        copies.path().join("n1/ledger").display()
-    );
+    let n1 = copies.path().join("n1/ledger").display().to_string();
+    let n1 = format!("n1 ({n1}): its ring ends before the period");
     assert!(has(&ledger, &n1), "{:?}", ledger.missing);
     assert!(text.contains("no ring has the VM"), "{text}");
     // It comes before rings that end early.
@@ -105,11 +102,7 @@ fn the_pods_of_a_vm_on_two_nodes_are_one_account() {
 fn a_ring_that_was_changed_is_named_and_not_counted() {
     let copies = copies();
     let folder = copies.path().join("n2");
-    let file = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
-    let file = file
-        .into_iter()
-        .find(|path| path.extension().is_some_and(|ending| ending == "ledger"))
-        .unwrap();
+    let file = folder.join(FIRST);
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, text.replace("113", "110")).unwrap();
     let rings = read(copies.path());
@@ -119,11 +112,7 @@ fn a_ring_that_was_changed_is_named_and_not_counted() {
     let n2 = format!("n2 ({}): its ring is not counted: ", folder.display());
     assert!(has(&ledger, &n2), "{:?}", ledger.missing);
     assert_eq!(ledger.failure().unwrap(), "1 of 3 rings cannot be counted");
-    assert!(
-        ledger.missing[0].ends_with("a ring that is not counted may have it"),
-        "{:?}",
-        ledger.missing
-    );
+    assert!(ledger.missing[0].ends_with("a ring that is not counted may have it"));
 }
 
 #[test]
@@ -139,10 +128,7 @@ fn a_ring_that_ends_hours_before_the_period_is_missing() {
     let missing = of(end + DAY_US).missing;
     assert!(!missing.iter().any(|one| one.starts_with("n1 ")), "{missing:?}");
     let ends = missing.iter().find(|one| one.starts_with("n2 ")).unwrap();
-    assert!(
-        ends.ends_with("at 2026-10-31 00:00, 24.0 hours before its end"),
-        "{ends}"
-    );
+    assert!(ends.ends_with("at 2026-10-31 00:00, 24.0 hours before its end"));
     // While the month lasts its end is now.
     let missing = of(end - 23 * hour).missing;
     assert!(!missing.iter().any(|one| one.starts_with("n2 ")), "{missing:?}");
@@ -160,10 +146,7 @@ fn a_name_that_several_namespaces_have_is_refused_and_a_glob_is_not() {
     let rings = read(all.path());
     for text in ["web", "11111111"] {
         let refused = ambiguous(&rings, &pattern(text)).unwrap();
-        assert!(
-            refused.starts_with(&format!("{text} is in several namespaces, such as team-a and team-b: ")),
-            "{refused}"
-        );
+        assert!(refused.contains("such as team-a and team-b: "), "{refused}");
     }
     for text in ["team-a/web", "w*", "*/web", uids[0], "nobody"] {
         assert_eq!(ambiguous(&rings, &pattern(text)), None, "{text}");
@@ -175,7 +158,7 @@ fn a_copy_that_ends_within_a_line_is_counted_up_to_there() {
     let all = tempfile::tempdir().unwrap();
     let folder = all.path().join("n1");
     ring(&folder, "team-a/web", "aaa", OCTOBER);
-    let file = folder.join("00000000000000000001.ledger");
+    let file = folder.join(FIRST);
     let whole = fs::read_to_string(&file).unwrap();
     let period = october();
     let of = |text: &str| {
@@ -202,10 +185,10 @@ fn a_symbolic_link_and_what_is_larger_than_any_ring_are_not_read() {
     std::os::unix::fs::symlink("n2", path("n4")).unwrap();
     for (name, segment) in [("n5", "n2"), ("n6", "")] {
         fs::create_dir(path(name)).unwrap();
-        let file = path(name).join("00000000000000000001.ledger");
+        let file = path(name).join(FIRST);
         match segment {
             "" => fs::File::create(file).unwrap().set_len(17 << 30).unwrap(),
-            from => std::os::unix::fs::symlink(path(from).join("00000000000000000001.ledger"), file).unwrap(),
+            from => std::os::unix::fs::symlink(path(from).join(FIRST), file).unwrap(),
         }
     }
     let rings = read(copies.path());
@@ -214,12 +197,8 @@ fn a_symbolic_link_and_what_is_larger_than_any_ring_are_not_read() {
         ring.problem.clone().unwrap_or_default()
     };
     assert!(problem("n4").starts_with(&format!("open {}: ", path("n4").display())));
-    assert!(problem("n5").ends_with("n5/00000000000000000001.ledger: it is no regular file"));
-    assert!(
-        problem("n6").contains("it has 18253611008 bytes, all segments together 18253611008: "),
-        "{}",
-        problem("n6")
-    );
+    assert!(problem("n5").ends_with("it is no regular file"));
+    assert!(problem("n6").contains("it has 18253611008 bytes"), "{}", problem("n6"));
     assert_eq!(problem("n2"), "");
 }
 
@@ -241,31 +220,27 @@ fn copies_of_one_nodes_ring_are_added_where_their_times_differ() {
         assert_eq!((ledger.covered_us, ledger.parts.len()), (2 * MINUTE, 2));
         assert!(ledger.repeated.is_empty());
         assert!(ledger.text(TextStyle::from(true)).contains("1 on 1 node\n"));
-        let between = format!(
-            "n1 ({}): entries are in no copy of its ring: 23.9 hours from 2026-10-01 00:01 to 2026-10-02 00:00",
-            path("b/n1").display()
-        );
-        assert_eq!(ledger.missing, [between]);
+        let n1 = path("b/n1").display().to_string();
+        let between = format!("n1 ({n1}): entries are in no copy of its ring: 23.9 hours");
+        assert!(ledger.missing.len() == 1 && has(&ledger, &between));
     }
     // The third has the entries of the second, which is counted once.
     let ledger = of(&["a", "b", "c"]);
     assert_eq!((ledger.covered_us, ledger.rings.len()), (2 * MINUTE, 3));
-    assert!(
-        ledger.repeated.len() == 1 && ledger.missing.len() == 1,
-        "{:?}",
-        ledger.missing
-    );
+    assert_eq!((ledger.repeated.len(), ledger.missing.len()), (1, 1));
     // The fourth has other entries at the same times.
     ring(&path("d/n1"), "team-a/web", "aaa", OCTOBER + DAY_US + 1);
     let ledger = of(&["b", "d"]);
     assert_eq!((ledger.covered_us, ledger.repeated.len()), (MINUTE, 1));
-    let same = format!(
-        "n1 ({}): its pod is in another ring at the same times and counted there; other times are missing: \
-         pod aaa of n1 ({})",
-        path("d/n1").display(),
-        path("b/n1").display()
-    );
+    let n1 = path("d/n1").display().to_string();
+    let same = format!("n1 ({n1}): its pod is in another ring at the same times");
     assert!(has(&ledger, &same), "{:?}", ledger.missing);
+    assert!(
+        ledger
+            .missing
+            .concat()
+            .contains(&format!("pod aaa of n1 ({})", path("b/n1").display()))
+    );
 }
 
 #[test]
@@ -276,12 +251,7 @@ fn a_pod_that_two_rings_have_with_the_same_times_is_counted_once_and_nothing_is_
     }
     let period = (OCTOBER, OCTOBER + MINUTE);
     let ledger = account(&read(all.path()), "team-a/web", period, OCTOBER + DAY_US).unwrap();
-    assert_eq!(
-        (ledger.missing.len(), ledger.repeated.len()),
-        (0, 1),
-        "{:?}",
-        ledger.missing
-    );
+    assert_eq!((ledger.missing.len(), ledger.repeated.len()), (0, 1));
     let text = ledger.text(TextStyle::from(true));
     assert!(text.contains("counted there") && !text.contains("missing"), "{text}");
 }
@@ -290,14 +260,11 @@ fn a_pod_that_two_rings_have_with_the_same_times_is_counted_once_and_nothing_is_
 fn a_file_of_zeros_is_refused_before_its_end_is_read() {
     let all = tempfile::tempdir().unwrap();
     fs::create_dir(all.path().join("n1")).unwrap();
-    let file = all.path().join("n1/00000000000000000001.ledger");
+    let file = all.path().join("n1").join(FIRST);
     fs::File::create(&file).unwrap().set_len(15 << 30).unwrap();
     let rings = read(all.path());
     let problem = rings[0].problem.clone().unwrap_or_default();
-    assert!(
-        problem.ends_with("it has a line of more than 8388608 bytes, which no ring has"),
-        "{problem}"
-    );
+    assert!(problem.contains("it has a line of more than 8388608 bytes"));
 }
 
 #[test]
@@ -308,16 +275,10 @@ fn an_argument_names_the_node_or_its_folder_does() {
     let ledger = copies.path().join("n1/ledger");
     assert_eq!(of_argument(ledger.to_str().unwrap()).unwrap()[0].node, "n1");
     let empty = tempfile::tempdir().unwrap();
-    assert!(
-        of_argument(empty.path().to_str().unwrap())
-            .unwrap_err()
-            .contains("there is no ledger here")
-    );
-    assert!(
-        of_argument("/nonexistent")
-            .unwrap_err()
-            .starts_with("read /nonexistent: ")
-    );
+    for wrong in [empty.path().to_str().unwrap(), "/nonexistent"] {
+        let refused = of_argument(wrong).unwrap_err();
+        assert!(refused.starts_with(&format!("read {wrong}: ")), "{refused}");
+    }
 }
 
 #[test]
@@ -327,18 +288,12 @@ fn json_has_few_members_of_a_ring_whatever_its_folder_is_called() {
     ring(&folder, "team-a/web", "aaa", OCTOBER);
     let ledger = account(&read(all.path()), "*", october(), OCTOBER + DAY_US).unwrap();
     let json = serde_json::to_value(&ledger).unwrap();
-    let members: Vec<&str> = json["rings"][0]
-        .as_object()
-        .unwrap()
-        .keys()
-        .map(String::as_str)
-        .collect();
+    let members = json["rings"][0].as_object().unwrap().keys();
+    let members: Vec<&str> = members.map(String::as_str).collect();
     let expected = "directory first_seq first_us is_cut_off last_seq last_us node problem vouched_seq";
     assert_eq!(members, expected.split(' ').collect::<Vec<_>>());
-    assert!(
-        json["rings"][0]["directory"].as_str().unwrap().ends_with("n\u{fffd}"),
-        "{json}"
-    );
+    let directory = json["rings"][0]["directory"].as_str().unwrap();
+    assert!(directory.ends_with("n\u{fffd}"), "{directory}");
 }
 
 /// Whoever gives the ring of one node twice instead of another's is found out by the keys of nodes.
@@ -355,22 +310,11 @@ fn a_key_of_a_node_vouches_for_no_other_nodes_ring() {
         read.map(|ring| ring.problem.unwrap_or_default()).collect::<Vec<_>>()
     };
     assert!(problems(&[]).iter().all(String::is_empty));
+    let has_no_key = |problem: &String| problem.contains("no --key is for node");
     let of_one = problems(&[key(Some("n1"))]);
-    assert!(
-        of_one[0].contains("key") && !of_one[0].contains("no --key is for node"),
-        "{of_one:?}"
-    );
-    assert!(
-        of_one[1..]
-            .iter()
-            .all(|problem| problem.starts_with("no --key is for node ")),
-        "{of_one:?}"
-    );
-    assert!(
-        problems(&[key(None)])
-            .iter()
-            .all(|problem| !problem.contains("no --key is for node"))
-    );
+    assert!(of_one[0].contains("key") && !has_no_key(&of_one[0]), "{of_one:?}");
+    assert!(of_one[1..].iter().all(has_no_key), "{of_one:?}");
+    assert!(!problems(&[key(None)]).iter().any(has_no_key));
 }
 
 /// On a terminal each reason is there once, with its rings.
@@ -399,34 +343,13 @@ fn that_no_ring_has_a_vm_is_told_with_the_period_and_the_rings_that_are_not_coun
     };
     let wrong = |cause: &str| ring("n1", Some(cause));
     let month = " from 2026-10-01 00:00 to 2026-11-01 00:00 (UTC)";
-    for (rings, period, expected) in [
-        (
-            vec![ring("n1", None)],
-            october(),
-            format!("no ring has such a VM{month}"),
-        ),
-        (
-            vec![ring("n1", None)],
-            (0, u64::MAX),
-            "no ring has such a VM".to_owned(),
-        ),
-        (
-            (0..40)
-                .map(|number| ring(&format!("n{number:02}"), Some("unknown key")))
-                .collect(),
-            october(),
-            format!(
-                "no counted ring has such a VM{month}; n00 (rings/n00), n01 (rings/n01), n02 (rings/n02), …: unknown key"
-            ),
-        ),
-        (
-            ["a", "b", "c", "d", "e"].map(wrong).to_vec(),
-            october(),
-            format!(
-                "no counted ring has such a VM{month}; n1 (rings/n1): a; n1 (rings/n1): b; n1 (rings/n1): c; 2 more rings not counted for other causes"
-            ),
-        ),
-    ] {
-        assert_eq!(absent(&rings, period), expected);
-    }
+    let none = format!("no ring has such a VM{month}");
+    assert_eq!(absent(&[ring("n1", None)], october()), none);
+    assert_eq!(absent(&[ring("n1", None)], (0, u64::MAX)), "no ring has such a VM");
+    let unknown = |number| ring(&format!("n{number:02}"), Some("unknown key"));
+    let told = absent(&(0..40).map(unknown).collect::<Vec<_>>(), october());
+    assert!(told.contains("no counted ring has such a VM"), "{told}");
+    assert!(told.contains("n00 (rings/n00), n01 (rings/n01), n02 (rings/n02), …: unknown key"));
+    let told = absent(&["a", "b", "c", "d", "e"].map(wrong), october());
+    assert!(told.contains("n1 (rings/n1): c; 2 more rings not counted for other causes"));
 }

@@ -115,13 +115,12 @@ impl NodeObject {
         };
         let amounts = status.allocatable.into_iter().flatten();
         let mut conditions = status.conditions.into_iter().flatten();
+        let not_ready = conditions.find(|condition| condition.kind == "Ready" && condition.status != "True");
         let node = Self {
             labels: metadata.labels.unwrap_or_default(),
             taints: spec.taints.unwrap_or_default(),
             cordoned: spec.unschedulable.unwrap_or(false),
-            not_ready: conditions
-                .find(|condition| condition.kind == "Ready" && condition.status != "True")
-                .map(|condition| excerpt::cause(&condition.message.unwrap_or_default())),
+            not_ready: not_ready.map(|condition| excerpt::cause(&condition.message.unwrap_or_default())),
             allocatable: amounts.filter_map(|(name, text)| Some((name, amount(text)?))).collect(),
         };
         Ok((name, node))
@@ -331,9 +330,9 @@ pub(crate) fn own_cpus(pod: &Pod) -> u64 {
     }
     let lasting = pod.containers.iter().filter(|one| one.kind != ContainerKind::Init);
     let milli = lasting.filter_map(|one| one.resources.requests.milli_cpus);
-    milli
-        .filter(|milli| milli.is_multiple_of(1000))
-        .fold(0, |all: u64, milli| all.saturating_add(milli / 1000))
+    let whole = milli.filter(|milli| milli.is_multiple_of(1000));
+    let whole = whole.map(|milli| milli / 1000);
+    whole.fold(0, u64::saturating_add)
 }
 
 /// When the object was last written by who publishes it.
@@ -353,10 +352,8 @@ pub(super) fn written_us(text: &str) -> Option<u64> {
         time: Option<Time>,
     }
     let Object { metadata } = serde_json::from_str(text).ok()?;
-    let times = metadata
-        .managed_fields
-        .iter()
-        .filter_map(|manager| manager.time.as_ref());
+    let times = metadata.managed_fields.iter();
+    let times = times.filter_map(|manager| manager.time.as_ref());
     times.filter_map(microseconds).max()
 }
 

@@ -199,10 +199,8 @@ impl Objects {
             written_us: kinds::written_us(text),
             stored,
         };
-        let is_another = self
-            .reports
-            .get(&report.stored.name)
-            .is_some_and(|known| *known != report);
+        let known = self.reports.get(&report.stored.name);
+        let is_another = known.is_some_and(|known| *known != report);
         self.reports.insert(report.stored.name.clone(), report);
         self.once(is_another)
     }

@@ -48,11 +48,8 @@ impl Problems {
     pub fn lines(&self) -> Vec<String> {
         let line = |problem: &Problem| {
             let parts = [&problem.source, &problem.object, &problem.what];
-            let parts: Vec<&str> = parts
-                .into_iter()
-                .map(String::as_str)
-                .filter(|part| !part.is_empty())
-                .collect();
+            let parts = parts.into_iter().map(String::as_str);
+            let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
             parts.join(": ")
         };
         let mut lines: Vec<String> = self.kept.iter().take(MAX_PRINTED_PROBLEMS).map(line).collect();

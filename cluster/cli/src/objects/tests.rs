@@ -1,19 +1,14 @@
 use proptest::prelude::*;
+use rstest::rstest;
 use serde_json::{Value, json};
 use stelia_cpus::quantity::Quantity;
-use stelia_koordinator::report::fingerprint::Method;
-use stelia_koordinator::report::profile::{Profile, object};
+use stelia_koordinator::report::profile::Profile;
 use stelia_koordinator::report::testing::facts;
-use stelia_koordinator::report::{ApiVersion, Facts};
 
 use super::*;
 
 fn topology(name: &str) -> Value {
-    let facts = Facts {
-        name: name.to_owned(),
-        ..facts()
-    };
-    serde_json::to_value(object(&facts, Profile::Stelia, ApiVersion::V1Alpha2, Method::default())).unwrap()
+    crate::tests::topology(&facts(), name, Profile::Stelia)
 }
 
 fn node(name: &str) -> Value {
@@ -34,12 +29,8 @@ fn read(text: &str) -> Objects {
 }
 
 fn counts(objects: &Objects) -> [usize; 4] {
-    [
-        objects.nodes.len(),
-        objects.reports.len(),
-        objects.pods.len(),
-        objects.problems.lines().len(),
-    ]
+    let (nodes, reports) = (objects.nodes.len(), objects.reports.len());
+    [nodes, reports, objects.pods.len(), objects.problems.lines().len()]
 }
 
 #[test]
@@ -67,18 +58,14 @@ fn lists_documents_and_both_forms_are_read() {
 #[test]
 fn a_page_of_the_api_server_has_items_without_a_kind() {
     let bare = |mut object: Value| {
-        object
-            .as_object_mut()
-            .unwrap()
-            .retain(|name, _| !["kind", "apiVersion"].contains(&name.as_str()));
+        let fields = object.as_object_mut().unwrap();
+        fields.retain(|name, _| name != "kind" && name != "apiVersion");
         object
     };
     let mut objects = Objects::new(false);
     let page = json!({ "kind": "NodeList", "metadata": { "continue": "next" }, "items": [bare(node("w"))] });
-    assert_eq!(
-        objects.read_page("", &page.to_string(), "Node").as_deref(),
-        Some("next")
-    );
+    let next = objects.read_page("", &page.to_string(), "Node");
+    assert_eq!(next.as_deref(), Some("next"));
     let page = json!({ "metadata": { "continue": "" }, "items": [bare(topology("w"))] });
     assert_eq!(objects.read_page("", &page.to_string(), "NodeResourceTopology"), None);
     let page = json!({ "kind": "NodeList", "metadata": {}, "items": null });
@@ -86,79 +73,48 @@ fn a_page_of_the_api_server_has_items_without_a_kind() {
     assert_eq!(counts(&objects), [1, 1, 0, 0]);
 }
 
-#[test]
-fn one_that_cannot_be_read_costs_a_line_with_its_name_and_the_others_are_read() {
-    let broken = |change: &dyn Fn(&mut Value)| {
-        let mut object = topology("bad");
-        change(&mut object);
-        object
+fn changed(pointer: &str, value: Value) -> Value {
+    let mut object = topology("bad");
+    *object.pointer_mut(pointer).unwrap() = value;
+    object
+}
+
+#[rstest]
+#[case(json!({"kind": "Node", "metadata": {"name": "Not A Name"}}), "Node Not A Name: ")]
+#[case(json!({"kind": "Node", "metadata": {"name": 7}}), "")]
+#[case(json!({"kind": "Node"}), "Node without a name: ")]
+#[case(json!({"kind": "Node", "metadata": {"name": "x", "labels": []}}), "Node x: ")]
+#[case(changed("/zones", json!("all")), "NodeResourceTopology bad: ")]
+#[case(changed("/zones/0/resources/0/available", json!("-1")), "NodeResourceTopology bad: ")]
+#[case(pod("odd", "a few"), "Pod a/odd: ")]
+#[case(json!({"kind": "Pod", "metadata": {"name": "empty"}, "spec": {}}), "Pod default/empty: ")]
+#[case(json!({"kind": "Pod", "metadata": {"name": "none", "namespace": "a"}, "spec": 3}), "Pod a/none: ")]
+#[case(json!(7), "")]
+#[case(json!(null), "")]
+fn one_that_cannot_be_read_costs_a_line_with_its_name_and_the_others_are_read(
+    #[case] item: Value,
+    #[case] named: &str,
+) {
+    let objects = read(&json!({"kind": "List", "items": [node("w"), item, topology("w")]}).to_string());
+    let [problem] = objects.problems.stored() else {
+        panic!("{:?}", objects.problems)
     };
-    let attribute = |value: &'static str| {
-        move |object: &mut Value| {
-            let attributes = object["attributes"].as_array_mut().unwrap();
-            attributes
-                .iter_mut()
-                .filter(|one| one["name"] == "isolation.stelia.io/node")
-                .for_each(|one| one["value"] = json!(value));
-        }
-    };
-    let items = [
-        (node("w"), ""),
-        (
-            json!({ "kind": "Node", "metadata": { "name": "Not A Name" } }),
-            "Node Not A Name",
-        ),
-        (json!({ "kind": "Node", "metadata": { "name": 7 } }), ""),
-        (json!({ "kind": "Node" }), "Node without a name"),
-        (
-            json!({ "kind": "Node", "metadata": { "name": "x", "labels": [] } }),
-            "Node x",
-        ),
-        (
-            broken(&|object| object["zones"] = json!("all")),
-            "NodeResourceTopology bad",
-        ),
-        (
-            broken(&|object| object["zones"][0]["resources"][0]["available"] = json!("-1")),
-            "NodeResourceTopology bad",
-        ),
-        (pod("lots", "1000000000000"), ""),
-        (pod("odd", "a few"), "Pod a/odd"),
-        (
-            json!({ "kind": "Pod", "metadata": { "name": "empty" }, "spec": {} }),
-            "Pod default/empty",
-        ),
-        (
-            json!({ "kind": "Pod", "metadata": { "name": "none", "namespace": "a" }, "spec": 3 }),
-            "Pod a/none",
-        ),
-        (json!(7), ""),
-        (json!(null), ""),
-        // These are read, and say less.
-        (
-            broken(&attribute(
-                "{\"v\":1,\"topology\":\"0x1000000000:0:0:0\",\"policy\":\"static\"}",
-            )),
-            "",
-        ),
-        (topology("w"), ""),
-    ];
-    let list = json!({ "kind": "List", "items": items.iter().map(|(item, _)| item).collect::<Vec<_>>() });
-    let objects = read(&list.to_string());
-    let lines: Vec<String> = objects
-        .problems
-        .stored()
-        .iter()
-        .map(|one| format!("{}: {}", one.object, one.what))
-        .collect();
-    for (item, named) in items.iter().filter(|(_, named)| !named.is_empty()) {
-        assert!(lines.iter().any(|line| line.starts_with(named)), "{item}: {lines:#?}");
-    }
+    let line = format!("{}: {}", problem.object, problem.what);
+    assert!(line.starts_with(named), "{line}");
     assert!(objects.nodes.contains_key("w") && objects.reports.contains_key("w"));
-    assert_eq!(
-        objects.pods[&("a".to_owned(), "lots".to_owned())].own_cpus,
-        1_000_000_000_000
-    );
+}
+
+/// These are read, and say less.
+#[test]
+fn what_is_absurd_in_an_object_is_told_of_its_node() {
+    let mut bad = topology("bad");
+    let mut attributes = bad["attributes"].as_array_mut().unwrap().iter_mut();
+    let own = attributes.find(|one| one["name"] == "isolation.stelia.io/node");
+    let own = own.unwrap();
+    own["value"] = json!(r#"{"v":1,"topology":"0x1000000000:0:0:0","policy":"static"}"#);
+    let objects = read(&json!({"items": [bad, pod("lots", "1000000000000")]}).to_string());
+    let lots = &objects.pods[&("a".to_owned(), "lots".to_owned())];
+    assert_eq!((lots.own_cpus, objects.problems.stored().len()), (1_000_000_000_000, 0));
     let problem = objects.reports["bad"].stored.problem.as_deref().unwrap();
     assert!(problem.contains("not a run of CPUs"), "{problem}");
 }
@@ -170,10 +126,7 @@ fn a_broken_text_is_told_and_what_was_before_it_is_kept() {
         ("{".to_owned(), 0),
         ("[1, 2".to_owned(), 0),
         ("\u{0}\u{1}: [".to_owned(), 0),
-        (
-            format!("{{\"items\":{}1{}}}", "[{\"items\":".repeat(300), "}]".repeat(300)),
-            0,
-        ),
+        (format!("{{\"items\":{}1}}", "[{\"items\":".repeat(300)), 0),
     ] {
         let objects = read(&text);
         assert_eq!(objects.nodes.len(), nodes, "{text}");
@@ -209,10 +162,9 @@ fn what_a_pod_uses_ends_with_it_and_overhead_counts() {
     let mut running = pod("web", "2");
     running["spec"]["overhead"] = json!({ "cpu": "250m", "memory": "64Mi" });
     let (_, kept, _) = PodObject::read(&running.to_string()).unwrap();
-    assert_eq!(
-        (kept.requests.milli_cpus, kept.requests.memory, kept.has_ended),
-        (Some(2250), Some((1 << 30) + (64 << 20)), false)
-    );
+    assert_eq!(kept.requests.milli_cpus, Some(2250));
+    assert_eq!(kept.requests.memory, Some((1 << 30) + (64 << 20)));
+    assert!(!kept.has_ended);
     running["status"] = json!({ "phase": "Failed" });
     assert!(PodObject::read(&running.to_string()).unwrap().1.has_ended);
 }
@@ -253,10 +205,8 @@ fn a_member_that_is_not_used_makes_no_object_unreadable() {
 #[test]
 fn only_the_pods_that_are_asked_about_are_kept_whole() {
     let mut objects = Objects::new(true).asking_about(Some("web"));
-    objects.read(
-        "dump",
-        &json!({ "items": [pod("web", "2"), pod("db", "2")] }).to_string(),
-    );
+    let items = json!({ "items": [pod("web", "2"), pod("db", "2")] });
+    objects.read("dump", &items.to_string());
     let asked: Vec<&str> = objects.asked.keys().map(|(_, name)| name.as_str()).collect();
     assert_eq!((asked, objects.pods.len()), (vec!["web"], 2));
 }

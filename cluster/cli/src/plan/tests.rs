@@ -34,10 +34,7 @@ fn a_node_is_full_by_its_cpus_or_by_what_pods_may_request() {
     let vms = topology(&large());
     // 28 free CPUs on whole cores: 120 of 128 cores are not reserved, 96 are VMs'.
     let free = filled(std::slice::from_ref(&vms), "cpus=2,memory=1Gi", true);
-    assert!(
-        free.0.is_some_and(|count| count > 10) && free.2.contains("NotAllocated"),
-        "{free:?}"
-    );
+    assert!(free.0.unwrap() > 10 && free.2.contains("NotAllocated"), "{free:?}");
     let memory = "too little memory is left of what pods may request";
     let pods = "it has as many pods as it may";
     for (amount, most, until_full, fits, stop) in [
@@ -50,12 +47,8 @@ fn a_node_is_full_by_its_cpus_or_by_what_pods_may_request() {
         ("500Mi", "110", false, Some(0), memory),
     ] {
         let items = [vms.clone(), node("worker-1", amount, most)];
-        let expected = (fits, false, stop.to_owned());
-        assert_eq!(
-            filled(&items, "cpus=2,memory=1Gi", until_full),
-            expected,
-            "{amount} {most}"
-        );
+        let told = filled(&items, "cpus=2,memory=1Gi", until_full);
+        assert_eq!(told, (fits, false, stop.to_owned()), "{amount} {most}");
     }
     let (fits, _, stop) = filled(&[topology(&facts())], "cpus=4,memory=1Gi", false);
     let rejection = "kubelet would reject it: TopologyAffinityError";
@@ -65,31 +58,19 @@ fn a_node_is_full_by_its_cpus_or_by_what_pods_may_request() {
 #[test]
 fn where_nothing_stops_a_pod_the_limit_does() {
     // On the shared pool nothing is used up, and no Node tells what pods may request.
-    let plan = Plan::of(
-        &pod_request("cpus=500m,memory=1Gi"),
-        &cluster(&[topology(&facts())]),
-        true,
-    );
+    let small = pod_request("cpus=500m,memory=1Gi");
+    let plan = Plan::of(&small, &cluster(&[topology(&facts())]), true);
     assert_eq!((plan.fits, plan.or_more), (MAX_PODS_PER_NODE, true));
     let text = plan.text(pipe());
-    assert!(
-        text.contains("256 or more on 1 of 1 node") && text.contains("256+"),
-        "{text}"
-    );
+    assert!(text.contains("256 or more") && text.contains("256+"), "{text}");
 }
 
 #[test]
 fn a_node_without_an_object_is_not_known() {
-    let plan = Plan::of(
-        &pod_request("cpus=2,memory=1Gi"),
-        &cluster(&[node("a", "1Ti", "110")]),
-        true,
-    );
+    let cluster = cluster(&[node("a", "1Ti", "110")]);
+    let plan = Plan::of(&pod_request("cpus=2,memory=1Gi"), &cluster, true);
     assert_eq!((plan.nodes[0].fits, plan.unknown, plan.fits), (None, 1, 0));
-    assert_eq!(
-        plan.failure().unwrap(),
-        "no node is known to have room for pod; 1 cannot tell"
-    );
+    assert!(plan.failure().unwrap().contains("1 cannot tell"));
 }
 
 /// What the objects in tests/data/cluster/gpus have room for.
@@ -114,10 +95,8 @@ fn vms_with_cpus_and_devices_on_the_same_numa_nodes_are_counted() {
         ("gpu-4", 6, 4),
     ];
     let expected = expected.map(|(name, fits, together)| (name.to_owned(), Some(fits), Some(together)));
-    assert_eq!(
-        counts("cpus=4,memory=1Gi,nvidia.com/gpu=1"),
-        (expected.to_vec(), Some(9))
-    );
+    let (nodes, together) = counts("cpus=4,memory=1Gi,nvidia.com/gpu=1");
+    assert_eq!((nodes, together), (expected.to_vec(), Some(9)));
     let (nodes, together) = counts("cpus=4,memory=1Gi");
     assert!(nodes.iter().all(|(.., together)| together.is_none()), "{nodes:?}");
     assert_eq!(together, None);

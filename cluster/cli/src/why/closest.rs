@@ -7,7 +7,7 @@ use stelia_cpus::CpuSet;
 use stelia_table::counted;
 
 use crate::chooser::Chooser;
-use crate::cluster::{Cluster, Member};
+use crate::cluster::{Cluster, Member, called};
 use crate::nodes::{Numa, Row};
 use crate::objects::own_cpus;
 use crate::pod_request::PodRequest;
@@ -48,11 +48,7 @@ pub struct Held {
 
 impl Held {
     fn called(&self) -> String {
-        if self.pod_name.is_empty() {
-            self.pod_uid.clone()
-        } else {
-            format!("{}/{}", self.pod_namespace, self.pod_name)
-        }
+        called(&self.pod_namespace, &self.pod_name, &self.pod_uid)
     }
 }
 
@@ -85,8 +81,9 @@ pub(super) fn of(pod_request: &PodRequest, cluster: &Cluster, short: &[Option<Cp
     // Equal ones keep the nodes' order, by name.
     short.sort_by_key(|(_, short)| Reverse(short.largest));
     let closest = short.into_iter().take(MAX_CLOSEST_NODES);
+    let needed = own_cpus(&pod_request.pod);
     closest
-        .map(|(member, short)| one(own_cpus(&pod_request.pod), short, cluster, member))
+        .map(|(member, short)| one(needed, short, cluster, member))
         .collect()
 }
 
@@ -100,9 +97,9 @@ fn one(needed: u64, short: CpuShortage, cluster: &Cluster, member: &Member) -> C
         Some(here.map(|(number, _)| *number).collect::<CpuSet>())
     });
     let missing = needed - short.largest;
-    let (mut enough, mut few): (Vec<Held>, Vec<Held>) = held(cluster, member, near.as_ref())
-        .into_iter()
-        .partition(|held| held.cpus.is_some_and(|cpus| cpus >= missing));
+    let held = held(cluster, member, near.as_ref()).into_iter();
+    let (mut enough, mut few): (Vec<Held>, Vec<Held>) =
+        held.partition(|held| held.cpus.is_some_and(|cpus| cpus >= missing));
     enough.sort_by_key(|held| (held.cpus, held.called()));
     few.sort_by_key(|held| (Reverse(held.cpus), held.called()));
     let mut held_by = [enough, few].concat();
@@ -148,34 +145,25 @@ impl Closest {
     /// A sentence: what is there, what is needed, who has it.
     pub fn in_words(&self) -> String {
         let on_one = if self.one_numa_node { " on one NUMA node" } else { "" };
-        let mut words = format!(
-            "{} has room for {} of {} CPUs{on_one}",
-            self.node, self.largest_vm_cpus, self.needed_cpus
-        );
-        let cores: Vec<String> = self
-            .numa
-            .iter()
-            .filter_map(|numa| Some(format!("{} on NUMA node {}", numa.free_cores?, numa.node)))
-            .take(8)
-            .collect();
+        let (node, room, needed) = (&self.node, self.largest_vm_cpus, self.needed_cpus);
+        let mut words = format!("{node} has room for {room} of {needed} CPUs{on_one}");
+        let on_node = |numa: &Numa| Some(format!("{} on NUMA node {}", numa.free_cores?, numa.node));
+        let cores: Vec<String> = self.numa.iter().filter_map(on_node).take(8).collect();
         if !cores.is_empty() {
             words += &format!(" (free whole cores: {})", cores.join(", "));
         }
-        let held: Vec<String> = self
+        let held = self
             .held_by
             .iter()
             .map(|held| match (held.cpus, held.exclusive_cpus.as_str()) {
                 (Some(cpus), "") => format!("{} has {cpus}", held.called()),
                 (Some(cpus), list) => format!("{} has {cpus} ({list})", held.called()),
                 (None, _) => format!("{} has some", held.called()),
-            })
-            .collect();
+            });
+        let held: Vec<String> = held.collect();
         if !held.is_empty() {
-            let more = if self.more > 0 {
-                format!(", and {}", counted(self.more, "other pod"))
-            } else {
-                String::new()
-            };
+            let more = || format!(", and {}", counted(self.more, "other pod"));
+            let more = (self.more > 0).then(more).unwrap_or_default();
             words += &format!(": {}{more}", held.join(", "));
         }
         words

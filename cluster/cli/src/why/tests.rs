@@ -22,28 +22,20 @@ fn who_has_the_cpus_is_told_with_the_lists_where_these_are_known() {
     let cluster = cluster(&[topology("a", Profile::Koordinator), topology("b", Profile::Stelia), pod]);
     let why = WhyAnswer::of(&pod_request("cpus=4,memory=1Gi"), &cluster);
     assert_eq!((why.asked, why.room, why.unknown), (2, 0, 0));
-    assert_eq!(why.reasons.len(), 1);
-    assert_eq!(
-        (why.reasons[0].reason.as_str(), why.reasons[0].nodes),
-        ("kubelet would reject it: TopologyAffinityError", 2)
-    );
-    let words: Vec<String> = why.closest.iter().map(|one| one.in_words()).collect();
-    assert_eq!(
-        words,
-        [
-            "a has room for 2 of 4 CPUs on one NUMA node (free whole cores: 0 on NUMA node 0, 1 on NUMA node 1): \
-             416de7c2-21de-472d-817c-fa9d4306cb7d has 2 (4-5)",
-            "b has room for 2 of 4 CPUs on one NUMA node (free whole cores: 0 on NUMA node 0, 1 on NUMA node 1): \
-             416de7c2-21de-472d-817c-fa9d4306cb7d has 2 (4-5)",
-        ]
-    );
-    assert_eq!(why.failure().unwrap(), "no node has room for pod");
+    assert_eq!((why.reasons.len(), why.reasons[0].nodes), (1, 2));
+    assert!(why.reasons[0].reason.contains("TopologyAffinityError"));
+    for (closest, node) in why.closest.iter().zip(["a", "b"]) {
+        let words = closest.in_words();
+        assert!(words.starts_with(&format!("{node} has room for 2 of 4 CPUs")));
+        assert!(
+            words.contains("0 on NUMA node 0, 1 on NUMA node 1") && words.ends_with(" has 2 (4-5)"),
+            "{words}"
+        );
+    }
+    assert_eq!((why.closest.len(), why.failure().is_some()), (2, true));
     let room = WhyAnswer::of(&pod_request("cpus=2,memory=1Gi"), &cluster);
-    assert_eq!(
-        (room.room, room.names(), room.failure()),
-        (2, vec!["a".to_owned(), "b".to_owned()], None)
-    );
-    assert!(room.closest.is_empty());
+    assert_eq!((room.room, room.failure(), room.closest.len()), (2, None, 0));
+    assert_eq!(room.names(), ["a", "b"]);
 }
 
 #[test]
@@ -57,10 +49,7 @@ fn a_node_that_cannot_tell_is_neither_full_nor_free() {
     let cluster = cluster(&[node.clone(), of_broken, broken]);
     let why = WhyAnswer::of(&pod_request("cpus=2,memory=1Gi"), &cluster);
     assert_eq!((why.asked, why.room, why.unknown), (2, 0, 2));
-    assert_eq!(
-        why.failure().unwrap(),
-        "no node is known to have room for pod; 2 cannot tell"
-    );
+    assert!(why.failure().unwrap().contains("2 cannot tell"));
     // One that refuses for another reason is full, whatever its CPUs are.
     let why = WhyAnswer::of(&pod_request("cpus=9,memory=1Gi"), &crate::tests::cluster(&[node]));
     assert_eq!((why.room, why.unknown, why.nodes[0].room), (0, 0, Some(false)));
@@ -68,36 +57,29 @@ fn a_node_that_cannot_tell_is_neither_full_nor_free() {
 
 #[test]
 fn a_node_that_says_that_it_is_unusable_is_not_used() {
-    let mut unusable = topology("a", Profile::Stelia);
-    let state = json!({ "name": "isolation.stelia.io/state", "value": "unusable" });
-    unusable["attributes"].as_array_mut().unwrap().push(state.clone());
-    let mut ready = topology("b", Profile::Stelia);
-    let mut state = state;
-    state["value"] = json!("ready");
-    ready["attributes"].as_array_mut().unwrap().push(state);
-    let why = WhyAnswer::of(&pod_request("cpus=2,memory=1Gi"), &cluster(&[unusable, ready]));
+    let nodes = [("a", "unusable"), ("b", "ready")].map(|(name, state)| {
+        let mut object = topology(name, Profile::Stelia);
+        let state = json!({ "name": "isolation.stelia.io/state", "value": state });
+        object["attributes"].as_array_mut().unwrap().push(state);
+        object
+    });
+    let why = WhyAnswer::of(&pod_request("cpus=2,memory=1Gi"), &cluster(&nodes));
     assert_eq!(why.names(), ["b"]);
-    assert!(
-        why.nodes[0].reasons[0].what.contains("must not be used"),
-        "{:?}",
-        why.nodes[0]
-    );
+    assert!(why.nodes[0].reasons[0].what.contains("must not be used"));
 }
 
 #[test]
 fn what_is_taken_for_granted_is_told() {
-    let why = WhyAnswer::of(
-        &pod_request("cpus=2,memory=1Gi"),
-        &cluster(&[topology("a", Profile::Nrt)]),
-    );
+    let cluster = cluster(&[topology("a", Profile::Nrt)]);
+    let why = WhyAnswer::of(&pod_request("cpus=2,memory=1Gi"), &cluster);
     let assumed = why.assumed.join("\n");
     assert!(
-        assumed.contains("no Nodes were read") && assumed.contains("1 node are published as amounts only"),
-        "{assumed}"
+        ["no Nodes were read", "as amounts only"]
+            .iter()
+            .all(|part| assumed.contains(part))
     );
     assert_eq!(why.room, 1);
-    let text = why.text(pipe());
-    assert!(text.contains("Room:     on 1 of 1 nodes: a"), "{text}");
+    assert!(why.text(pipe()).contains("on 1 of 1 nodes: a"));
 }
 
 /// A VM of two CPUs of its own.
@@ -132,19 +114,9 @@ fn a_vm_needs_a_node_with_kubevirts_labels_and_devices() {
     let cluster = cluster(&objects);
     let why = WhyAnswer::of(&vm().in_cluster(&cluster), &cluster);
     assert_eq!(why.names(), ["a"], "{why:?}");
-    let reasons = why
-        .nodes
-        .iter()
-        .map(|answer| answer.reasons.first().map(|one| one.detail.as_str()));
-    assert_eq!(
-        reasons.collect::<Vec<_>>(),
-        [
-            None,
-            Some("kubevirt.io/schedulable=true"),
-            Some("kubevirt.io/cpumanager=true"),
-            Some("1 requested, 0 left")
-        ]
-    );
+    let reasons = [1, 2, 3].map(|at: usize| why.nodes[at].reasons[0].detail.as_str());
+    let labels = ["kubevirt.io/schedulable=true", "kubevirt.io/cpumanager=true"];
+    assert_eq!(reasons, [labels[0], labels[1], "1 requested, 0 left"]);
     assert!(!why.assumed.iter().any(|assumed| assumed.contains("KubeVirt requires")));
     // What is no VM may run on each.
     let pod = pod_request("cpus=2,memory=1Gi").in_cluster(&cluster);

@@ -32,6 +32,34 @@ fn uid(number: usize) -> String {
     format!("416de7c2-21de-472d-817c-fa9d4306cb{number:02x}")
 }
 
+fn allocation(number: usize, (namespace, pod, _, _, list): &Running, by_kubelet: bool) -> PodAllocation {
+    PodAllocation {
+        pod: PodUid::parse(&uid(number)).unwrap(),
+        name: PodName::new(namespace, pod),
+        cpus: cpus(list),
+        by_kubelet,
+    }
+}
+
+fn all_of(allocations: &[PodAllocation]) -> CpuSet {
+    allocations.iter().flat_map(|one| one.cpus.iter()).collect()
+}
+
+/// The allocator of a node that has nothing allocated.
+fn allocator(facts: &Facts, alignment: NumaTopologyAlignmentPolicy) -> Option<Allocator> {
+    let policies = AllocatorPolicies {
+        source: CpuSource::Steliad,
+        reserved: facts.reserved.clone(),
+        alignment,
+        ..AllocatorPolicies::default()
+    };
+    Some(Allocator {
+        policies,
+        held: HeldCpus::default(),
+        lsr: CpuSet::new(),
+    })
+}
+
 /// Two NUMA nodes of eight cores with two threads; CPUs 0 and 16, a core, are reserved.
 fn facts(name: &str) -> Facts {
     let topology = Shape {
@@ -42,25 +70,16 @@ fn facts(name: &str) -> Facts {
     }
     .topology();
     let here = PODS.iter().enumerate().filter(|(_, (.., node, _, _))| *node == name);
-    let allocations: Vec<PodAllocation> = here
-        .map(|(at, (namespace, pod, _, _, list))| PodAllocation {
-            pod: PodUid::parse(&uid(at)).unwrap(),
-            name: PodName::new(namespace, pod),
-            cpus: cpus(list),
-            by_kubelet: true,
-        })
-        .collect();
-    let exclusive = allocations.iter().fold(CpuSet::new(), |all, one| all.union(&one.cpus));
-    let pods: BTreeMap<PodUid, ReportedPod> = allocations
-        .iter()
-        .map(|one| {
-            let pod = ReportedPod {
-                name: one.name.clone(),
-                exclusive: true,
-            };
-            (one.pod.clone(), pod)
-        })
-        .collect();
+    let allocations: Vec<PodAllocation> = here.map(|(at, pod)| allocation(at, pod, true)).collect();
+    let pods = allocations.iter().map(|one| {
+        let pod = ReportedPod {
+            name: one.name.clone(),
+            exclusive: true,
+        };
+        (one.pod.clone(), pod)
+    });
+    let pods: BTreeMap<PodUid, ReportedPod> = pods.collect();
+    let exclusive = all_of(&allocations);
     Facts {
         name: name.to_owned(),
         numa: numa(2),
@@ -124,16 +143,7 @@ fn summarized(mut object: Value, reason: &str, instances: Value, degraded: u64) 
 /// NodeResourceTopologies; worker-5 has none.
 pub fn topologies() -> Vec<Value> {
     let mut steliads = facts("worker-2");
-    steliads.allocator = Some(Allocator {
-        policies: AllocatorPolicies {
-            source: CpuSource::Steliad,
-            reserved: steliads.reserved.clone(),
-            alignment: NumaTopologyAlignmentPolicy::SingleNumaNode,
-            ..AllocatorPolicies::default()
-        },
-        held: HeldCpus::default(),
-        lsr: CpuSet::new(),
-    });
+    steliads.allocator = allocator(&steliads, NumaTopologyAlignmentPolicy::SingleNumaNode);
     steliads.allocations.iter_mut().for_each(|one| one.by_kubelet = false);
     let mut lean = facts("worker-4");
     lean.exclusive = cpus("1-5,17-21,8-12,24-28");
@@ -141,27 +151,16 @@ pub fn topologies() -> Vec<Value> {
     let mut unusable = topology(&facts("worker-6"), Profile::Stelia);
     let state = json!({ "name": "isolation.stelia.io/state", "value": "unusable" });
     unusable["attributes"].as_array_mut().unwrap().push(state);
-    let isolated = |count: u64| json!({ "isolated": count });
+    let ready = |facts: &Facts, profile, instances, degraded| {
+        let object = topology(facts, profile);
+        summarized(object, "Ready", instances, degraded)
+    };
+    let one = json!({ "isolated": 1 });
     vec![
-        summarized(topology(&facts("worker-1"), Profile::Stelia), "Ready", isolated(2), 0),
-        summarized(
-            topology(&steliads, Profile::Stelia),
-            "Ready",
-            json!({ "isolated": 1, "waiting": 1 }),
-            1,
-        ),
-        summarized(
-            topology(&facts("worker-3"), Profile::Koordinator),
-            "Ready",
-            isolated(1),
-            0,
-        ),
-        summarized(
-            topology(&lean, Profile::Nrt),
-            "Ready",
-            json!({ "isolated": 1, "pinned": 2 }),
-            0,
-        ),
+        ready(&facts("worker-1"), Profile::Stelia, json!({ "isolated": 2 }), 0),
+        ready(&steliads, Profile::Stelia, json!({ "isolated": 1, "waiting": 1 }), 1),
+        ready(&facts("worker-3"), Profile::Koordinator, one, 0),
+        ready(&lean, Profile::Nrt, json!({ "isolated": 1, "pinned": 2 }), 0),
         summarized(unusable, "KubeletStateUnusable", json!({}), 0),
     ]
 }
@@ -238,24 +237,14 @@ pub fn pods() -> Vec<Value> {
     let conditions = json!([
         { "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message },
     ]);
-    let waiting = pod(
-        "team-a",
-        "big",
-        5,
-        "12",
-        json!({ "phase": "Pending", "conditions": conditions }),
-    );
-    let mut refused = pod(
-        "team-b",
-        "odd",
-        6,
-        "3",
-        json!({
-            "phase": "Failed",
-            "reason": "SMTAlignmentError",
-            "message": "Pod was rejected: SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2",
-        }),
-    );
+    let pending = json!({ "phase": "Pending", "conditions": conditions });
+    let waiting = pod("team-a", "big", 5, "12", pending);
+    let failed = json!({
+        "phase": "Failed",
+        "reason": "SMTAlignmentError",
+        "message": "Pod was rejected: SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2",
+    });
+    let mut refused = pod("team-b", "odd", 6, "3", failed);
     refused["spec"]["nodeName"] = json!("worker-1");
     running.chain([waiting, refused]).collect()
 }
@@ -282,46 +271,25 @@ pub fn gpus() -> Vec<Value> {
     let mut all = Vec::new();
     for (name, policy, free) in NODES {
         let of_steliad = name == "gpu-4";
-        let here = PODS
-            .iter()
-            .enumerate()
-            .filter(|(_, ((.., node, _, _), _))| *node == name);
-        let here: Vec<(usize, &(Running, u64))> = here.map(|(at, pod)| (at + 64, pod)).collect();
+        let here = (64..).zip(&PODS).filter(|(_, ((.., node, _, _), _))| *node == name);
+        let here: Vec<(usize, &(Running, u64))> = here.collect();
         let mut of = facts(name);
-        let allocations = here
+        of.allocations = here
             .iter()
-            .map(|(at, ((namespace, pod, _, _, list), _))| PodAllocation {
-                pod: PodUid::parse(&uid(*at)).unwrap(),
-                name: PodName::new(namespace, pod),
-                cpus: cpus(list),
-                by_kubelet: !of_steliad,
-            });
-        of.allocations = allocations.collect();
-        of.exclusive = of
-            .allocations
-            .iter()
-            .fold(CpuSet::new(), |all, one| all.union(&one.cpus));
+            .map(|(at, (pod, _))| allocation(*at, pod, !of_steliad))
+            .collect();
+        of.exclusive = all_of(&of.allocations);
         of.shared = of.topology.online().difference(&of.exclusive);
         of.kubelet.alignment = Some(Alignment {
             policy: policy.to_owned(),
             scope: "pod".to_owned(),
         });
-        of.devices = (0..)
-            .zip(free)
-            .map(|(node, free)| (node, BTreeMap::from([(GPU.to_owned(), Devices { all: 4, free })])))
-            .collect();
+        let gpus = |free| BTreeMap::from([(GPU.to_owned(), Devices { all: 4, free })]);
+        of.devices = (0..).zip(free.map(gpus)).collect();
         if of_steliad {
             of.kubelet.cpu_policy = "none".to_owned();
             of.kubelet.cpu_options = BTreeMap::new();
-            of.allocator = Some(Allocator {
-                policies: AllocatorPolicies {
-                    source: CpuSource::Steliad,
-                    reserved: of.reserved.clone(),
-                    ..AllocatorPolicies::default()
-                },
-                held: HeldCpus::default(),
-                lsr: CpuSet::new(),
-            });
+            of.allocator = allocator(&of, NumaTopologyAlignmentPolicy::BestEffort);
         }
         all.push(topology(&of, Profile::Stelia));
         all.push(json!({
@@ -331,13 +299,8 @@ pub fn gpus() -> Vec<Value> {
             "status": { "allocatable": { "cpu": "30", "memory": "60Gi", "pods": "110", GPU: "8" } },
         }));
         for (at, ((namespace, pod_name, node, count, _), gpus)) in here {
-            let mut vm = pod(
-                namespace,
-                pod_name,
-                at,
-                &count.to_string(),
-                json!({ "phase": "Running" }),
-            );
+            let running = json!({ "phase": "Running" });
+            let mut vm = pod(namespace, pod_name, at, &count.to_string(), running);
             vm["spec"]["nodeName"] = json!(node);
             for amounts in ["limits", "requests"].iter().filter(|_| *gpus > 0) {
                 vm["spec"]["containers"][0]["resources"][amounts][GPU] = json!(gpus.to_string());

@@ -22,9 +22,9 @@ use crate::evaluate::{Arrival, OwnCpus, own_cpus};
 use crate::node::{self, NodeError, NodeShape, ParsedNode, ShapeKey};
 use crate::request::{Request, SharedRequest};
 
-pub use question::{Evaluation, NodeWithoutPods, Question};
+pub use question::{Evaluation, Question};
 use requests::Requests;
-use states::{StateId, States};
+use states::{StateId, States, StoredState};
 pub use verdict::NodeVerdict;
 
 /// The nodes of a cluster.
@@ -89,32 +89,27 @@ impl Cluster {
     /// The object cannot be used.
     pub fn put_parsed(&mut self, name: &str, parsed: Result<ParsedNode, NodeError>) -> Result<Vec<Uid>, NodeError> {
         let parsed = parsed.and_then(|parsed| Ok((self.shape(&parsed.shape)?, parsed)));
-        let slot = self.slot(name);
-        let Some(Slot {
-            known,
-            coming,
-            has_object,
-        }) = self.nodes.get_mut(slot)
-        else {
+        let at = self.slot(name);
+        let before = self.state(at);
+        let Some(slot) = self.nodes.get_mut(at) else {
             return Ok(Vec::new());
         };
-        *has_object = true;
-        let before = known.as_ref().map(|known| known.state).ok();
+        slot.has_object = true;
         let outcome = match parsed {
             Ok((shape, parsed)) => {
                 let there = |uid: &Uid| parsed.pods.binary_search(uid).is_ok();
-                let arrived = coming.iter().map(|(uid, _)| *uid).filter(there).collect();
-                coming.retain(|(uid, _)| !there(uid));
-                let arrivals = coming.iter().map(|(_, arrival)| arrival.clone()).collect();
-                *known = Ok(NodeRecord {
-                    state: self.states.enter(shape, parsed.available, arrivals),
+                let arrived = slot.coming.iter().map(|(uid, _)| *uid).filter(there).collect();
+                slot.coming.retain(|(uid, _)| !there(uid));
+                let arrivals = slot.coming.iter().map(|(_, arrival)| arrival.clone()).collect();
+                slot.known = Ok(NodeRecord {
+                    state: self.states.enter(StoredState::new(shape, parsed.available, arrivals)),
                     pods: parsed.pods.into(),
                     owners: parsed.owners.into(),
                 });
                 Ok(arrived)
             }
             Err(cause) => {
-                *known = Err(cause.clone());
+                slot.known = Err(cause.clone());
                 Err(cause)
             }
         };
@@ -169,8 +164,7 @@ impl Cluster {
 
     /// Whether and when the node would give the pod CPUs of its own, so that its object shows the pod. `None` if the object cannot be used.
     pub fn own_cpus(&self, name: &str, request: &Request) -> Option<OwnCpus> {
-        let state = self.states.get(Some(self.known(name)?.state))?;
-        Some(own_cpus(&state.shape, request))
+        Some(own_cpus(&self.usable_state(name).ok()?.shape, request))
     }
 
     /// The nodes' names, in no order.
@@ -181,15 +175,13 @@ impl Cluster {
     /// What a node has in common with others, and what is left on it; `None` if its object cannot be used.
     #[cfg(any(test, feature = "testing"))]
     pub fn forecast(&self, name: &str) -> Option<(&Arc<NodeShape>, &crate::evaluate::NodeForecast)> {
-        let known = self.known(name)?;
-        let state = self.states.get(Some(known.state))?;
+        let state = self.usable_state(name).ok()?;
         Some((&state.shape, state.forecast()))
     }
 
     /// The pods of a node with their CPUs, as far as the object shows them.
     pub fn tenants(&self, name: &str) -> Vec<Tenant> {
-        let state = self.known(name).and_then(|known| self.states.get(Some(known.state)));
-        let (Some(known), Some(state)) = (self.known(name), state) else {
+        let (Some(known), Ok(state)) = (self.known(name), self.usable_state(name)) else {
             return Vec::new();
         };
         let mut sets = vec![CpuSet::new(); known.pods.len()];
@@ -261,9 +253,8 @@ impl Cluster {
             return;
         };
         let arrivals = slot.coming.iter().map(|(_, arrival)| arrival.clone()).collect();
-        let state = self
-            .states
-            .enter(Arc::clone(&known.shape), known.published.clone(), arrivals);
+        let state = StoredState::new(Arc::clone(&known.shape), known.published.clone(), arrivals);
+        let state = self.states.enter(state);
         if let Ok(known) = &mut slot.known {
             known.state = state;
         }

@@ -11,8 +11,7 @@ use super::states::{Cell, StateId, StoredState};
 use super::verdict::NodeVerdict;
 use super::{Cluster, NodeRecord, Slot};
 use crate::evaluate::refusal_names::{NO_ANSWER, NO_OBJECT};
-use crate::evaluate::{Arrival, NodeForecast, Placement, Refusal, evaluate};
-use crate::node::{FreeResources, NodeShape};
+use crate::evaluate::{Placement, Refusal};
 use crate::request::SharedRequest;
 
 /// What some nodes would do with a request.
@@ -44,21 +43,14 @@ const NO_OBJECT_VERDICT: NodeAnswer = NodeAnswer::Answered(NodeVerdict::Refused(
 impl Question {
     /// How many evaluations are left to [`Self::evaluate`].
     pub fn unanswered(&self) -> usize {
-        self.unanswered
-            .iter()
-            .filter(|unanswered| unanswered.answer.is_none())
-            .count()
+        let pending = self.unanswered.iter().filter(|one| one.answer.is_none());
+        pending.count()
     }
 
     /// Evaluates the states without an answer.
     pub fn evaluate(&mut self) {
-        for unanswered in self
-            .unanswered
-            .iter_mut()
-            .filter(|unanswered| unanswered.answer.is_none())
-        {
-            let state = &unanswered.state;
-            let placement = evaluate(&state.shape, state.forecast(), &self.request);
+        for unanswered in self.unanswered.iter_mut().filter(|one| one.answer.is_none()) {
+            let placement = unanswered.state.evaluate(&self.request);
             unanswered.answer = Some(placement.map(|placement| placement.score.total));
         }
     }
@@ -67,11 +59,7 @@ impl Question {
     pub fn verdicts(&self) -> impl Iterator<Item = NodeVerdict> {
         self.nodes.iter().map(|node_answer| match node_answer {
             NodeAnswer::Answered(verdict) => *verdict,
-            NodeAnswer::Pending(place) => match self
-                .unanswered
-                .get(*place)
-                .and_then(|unanswered| unanswered.answer.as_ref())
-            {
+            NodeAnswer::Pending(place) => match self.unanswered.get(*place).and_then(|one| one.answer.as_ref()) {
                 Some(Ok(total)) => NodeVerdict::Fits(*total),
                 Some(Err(refusal)) => NodeVerdict::Refused(refusal.name),
                 None => NodeVerdict::Refused(NO_ANSWER),
@@ -93,7 +81,7 @@ impl Evaluation {
     /// # Errors
     /// Why it would refuse.
     pub fn evaluate(&self) -> Result<Placement, Refusal> {
-        evaluate(&self.state.shape, self.state.forecast(), &self.request)
+        self.state.evaluate(&self.request)
     }
 }
 
@@ -101,26 +89,6 @@ impl Evaluation {
 impl PartialEq for Evaluation {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.state, &other.state) && self.request == other.request
-    }
-}
-
-/// A node's state without some of its pods, to be evaluated apart from the cluster.
-#[derive(Debug)]
-pub struct NodeWithoutPods {
-    pub(super) shape: Arc<NodeShape>,
-    pub(super) published: FreeResources,
-    pub(super) arrivals: Vec<Arrival>,
-    pub(super) request: SharedRequest,
-}
-
-impl NodeWithoutPods {
-    /// What the node would do.
-    ///
-    /// # Errors
-    /// Why it would refuse.
-    pub fn evaluate(self) -> Result<Placement, Refusal> {
-        let forecast = NodeForecast::new(&self.shape, self.published, self.arrivals);
-        evaluate(&self.shape, &forecast, &self.request)
     }
 }
 

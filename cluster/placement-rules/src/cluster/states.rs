@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
-use crate::evaluate::{Arrival, NodeForecast};
+use crate::evaluate::{Arrival, NodeForecast, Placement, Refusal, evaluate};
 use crate::node::{FreeResources, NodeShape};
+use crate::request::Request;
 
 /// A state's place.
 pub(super) type StateId = usize;
@@ -47,6 +48,19 @@ pub(super) struct StoredState {
 }
 
 impl StoredState {
+    pub(super) fn new(shape: Arc<NodeShape>, published: FreeResources, arrivals: Vec<Arrival>) -> Arc<Self> {
+        Arc::new(Self {
+            shape,
+            published,
+            arrivals,
+            forecast: OnceLock::new(),
+        })
+    }
+
+    pub(super) fn evaluate(&self, request: &Request) -> Result<Placement, Refusal> {
+        evaluate(&self.shape, self.forecast(), request)
+    }
+
     pub(super) fn forecast(&self) -> &NodeForecast {
         let made = || NodeForecast::new(&self.shape, self.published.clone(), self.arrivals.clone());
         self.forecast.get_or_init(made)
@@ -93,13 +107,7 @@ impl States {
     }
 
     /// Adds a node to this state.
-    pub(super) fn enter(&mut self, shape: Arc<NodeShape>, published: FreeResources, arrivals: Vec<Arrival>) -> StateId {
-        let state = Arc::new(StoredState {
-            shape,
-            published,
-            arrivals,
-            forecast: OnceLock::new(),
-        });
+    pub(super) fn enter(&mut self, state: Arc<StoredState>) -> StateId {
         let found = self.places.get(&state).copied();
         let at = found.or_else(|| self.vacant.pop()).unwrap_or_else(|| {
             self.entries.push(Entry::default());

@@ -1,12 +1,11 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use stelia_cpus::testing::Shape;
+use stelia_koordinator::report::Facts;
 use stelia_koordinator::report::testing::{facts, large};
-use stelia_koordinator::report::{Facts, PodAllocation};
 
 use super::*;
-use crate::evaluate::DecidedBy;
-use crate::testing::{published, uid, vm};
+use crate::testing::{allocate, published, uid, vm};
 
 /// A node of 256 CPUs on which steliad chooses, with these many cores of each NUMA node in use by one pod.
 fn node(used: [u32; 2]) -> Facts {
@@ -21,16 +20,9 @@ fn node(used: [u32; 2]) -> Facts {
         let first = [4u32, 64][socket as usize];
         let cpus: CpuSet = (first..first + cores).flat_map(|cpu| [cpu, cpu + 128]).collect();
         if !cpus.is_empty() {
-            facts.allocations.push(PodAllocation {
-                pod: uid(u128::from(socket) + 1),
-                name: None,
-                cpus: cpus.clone(),
-                by_kubelet: false,
-            });
-            facts.exclusive.union_with(&cpus);
+            allocate(&mut facts, uid(u128::from(socket) + 1), &cpus);
         }
     }
-    facts.shared = facts.topology.online().difference(&facts.exclusive);
     facts
 }
 
@@ -38,10 +30,26 @@ fn put(cluster: &mut Cluster, name: &str, facts: &Facts) -> Vec<Uid> {
     cluster.put(name, published(facts).as_bytes()).unwrap()
 }
 
-fn verdicts(cluster: &mut Cluster, request: &SharedRequest, names: &[&str]) -> Vec<NodeVerdict> {
-    let mut all = Vec::new();
-    cluster.verdicts(request, names.iter().copied(), |_, verdict| all.push(verdict));
-    all
+/// A node `n` in such use, and a VM of eight CPUs.
+fn one_node(used: [u32; 2]) -> (Cluster, SharedRequest) {
+    let mut cluster = Cluster::default();
+    put(&mut cluster, "n", &node(used));
+    let request = cluster.request(vm(8));
+    (cluster, request)
+}
+
+fn pod(number: u128) -> Uid {
+    Uid::of(&uid(number))
+}
+
+fn verdict(cluster: &mut Cluster, request: &SharedRequest, name: &str) -> NodeVerdict {
+    let mut told = NodeVerdict::Refused("");
+    cluster.verdicts(request, [name], |_, verdict| told = verdict);
+    told
+}
+
+fn fits(cluster: &mut Cluster, request: &SharedRequest, name: &str) -> bool {
+    matches!(verdict(cluster, request, name), NodeVerdict::Fits(_))
 }
 
 #[test]
@@ -53,161 +61,99 @@ fn nodes_in_the_same_state_are_asked_once() {
     put(&mut cluster, "other", &node([4, 4]));
     assert_eq!((cluster.len(), cluster.variety()), (11, (2, 1)));
     let request = cluster.request(vm(8));
-    let told = verdicts(&mut cluster, &request, &["node-0", "node-9", "other", "none"]);
-    assert!(
-        matches!(told[0], NodeVerdict::Fits(_)) && told[0] == told[1],
-        "{told:?}"
-    );
-    assert_eq!(told[3], NodeVerdict::Refused("NoObject"));
+    let told = ["node-0", "node-9", "none"].map(|name| verdict(&mut cluster, &request, name));
+    assert!(matches!(told[0], NodeVerdict::Fits(_)) && told[0] == told[1]);
+    assert_eq!(told[2], NodeVerdict::Refused("NoObject"));
     cluster.remove("other");
     assert_eq!((cluster.len(), cluster.variety().0), (10, 1));
 }
 
 #[test]
 fn a_reservation_counts_until_the_object_has_the_pod() {
-    let mut cluster = Cluster::default();
     // Eight CPUs are free.
-    put(&mut cluster, "n", &node([60, 60]));
-    let request = cluster.request(vm(8));
-    let pod = Uid::of(&uid(77));
-    let placement = cluster.reserve("n", pod, &request).unwrap();
-    assert_eq!(placement.cpus.len(), 8);
-    assert_eq!(placement.assigned_cpus, Some(placement.cpus.clone()));
+    let (mut cluster, request) = one_node([60, 60]);
+    let [pod, other] = [77, 78].map(pod);
+    let cpus = cluster.reserve("n", pod, &request).unwrap().assigned_cpus.unwrap();
+    assert_eq!(cpus.len(), 8);
     let [(coming, arrival)] = cluster.on_their_way("n") else {
         panic!("one pod")
     };
-    assert_eq!((*coming, arrival.cpus.as_ref()), (pod, Some(&placement.cpus)));
-    let other = Uid::of(&uid(78));
-    let refusal = cluster.reserve("n", other, &request).unwrap_err();
-    assert_eq!((refusal.by, refusal.name), (DecidedBy::Steliad, "NotAllocated"));
+    assert_eq!((*coming, arrival.cpus.as_ref()), (pod, Some(&cpus)));
+    assert_eq!(cluster.reserve("n", other, &request).unwrap_err().name, "NotAllocated");
     // An object that does not know of it changes nothing.
     assert_eq!(put(&mut cluster, "n", &node([60, 60])), []);
     assert!(cluster.reserve("n", other, &request).is_err());
     // One that does ends it.
     let mut arrived = node([60, 60]);
-    arrived.allocations.push(PodAllocation {
-        pod: uid(77),
-        name: None,
-        cpus: placement.cpus.clone(),
-        by_kubelet: false,
-    });
-    arrived.exclusive.union_with(&placement.cpus);
-    arrived.shared = arrived.topology.online().difference(&arrived.exclusive);
+    allocate(&mut arrived, uid(77), &cpus);
     assert_eq!(put(&mut cluster, "n", &arrived), [pod]);
     assert_eq!(cluster.on_their_way("n"), []);
     assert!(cluster.shows_pod("n", pod));
-    let tenants = cluster.tenants("n");
-    assert!(
-        tenants.contains(&Tenant {
-            uid: pod,
-            cpus: placement.cpus
-        }),
-        "{tenants:?}"
-    );
+    assert!(cluster.tenants("n").contains(&Tenant { uid: pod, cpus }));
     // The pod ends, and there is room again.
     put(&mut cluster, "n", &node([60, 60]));
     assert!(cluster.reserve("n", other, &request).is_ok());
     assert!(cluster.release("n", other) && !cluster.release("n", other));
-    assert!(matches!(
-        verdicts(&mut cluster, &request, &["n"])[0],
-        NodeVerdict::Fits(_)
-    ));
+    assert!(fits(&mut cluster, &request, "n"));
 }
 
 #[test]
 fn a_pod_whose_room_others_took_is_left_out() {
-    let mut cluster = Cluster::default();
-    put(&mut cluster, "n", &node([60, 60]));
-    let request = cluster.request(vm(8));
-    let pod = Uid::of(&uid(77));
-    cluster.reserve("n", pod, &request).unwrap();
+    let (mut cluster, request) = one_node([60, 60]);
+    cluster.reserve("n", pod(77), &request).unwrap();
     put(&mut cluster, "n", &node([60, 64]));
     let (_, forecast) = cluster.forecast("n").unwrap();
     assert_eq!((forecast.arrivals.len(), &forecast.expected), (0, &forecast.published));
-    assert!(cluster.release("n", pod));
+    assert!(cluster.release("n", pod(77)));
 }
 
 #[test]
 fn a_node_whose_object_cannot_be_used_is_refused_by_its_name_and_keeps_who_is_on_the_way() {
-    let mut cluster = Cluster::default();
-    put(&mut cluster, "n", &node([60, 60]));
-    let request = cluster.request(vm(8));
-    let pod = Uid::of(&uid(77));
-    cluster.reserve("n", pod, &request).unwrap();
+    let (mut cluster, request) = one_node([60, 60]);
+    cluster.reserve("n", pod(77), &request).unwrap();
     assert!(cluster.put("n", b"{}").is_err());
-    let told = verdicts(&mut cluster, &request, &["n"]);
-    assert_eq!(told, [NodeVerdict::Refused("ObjectMalformed")]);
-    let refusal = cluster.explain("n", &request).unwrap_err();
-    assert_eq!((refusal.by, refusal.name), (DecidedBy::Scheduler, "ObjectMalformed"));
+    let told = verdict(&mut cluster, &request, "n");
+    assert_eq!(told, NodeVerdict::Refused("ObjectMalformed"));
+    assert_eq!(cluster.explain("n", &request).unwrap_err().name, "ObjectMalformed");
     assert!(cluster.problem("n").is_some());
     put(&mut cluster, "n", &node([60, 60]));
     assert_eq!(cluster.on_their_way("n").len(), 1);
-    assert!(matches!(
-        verdicts(&mut cluster, &request, &["n"])[0],
-        NodeVerdict::Refused(_)
-    ));
+    assert!(!fits(&mut cluster, &request, "n"));
 }
 
-/// A pod that has these CPUs.
-fn tenant(number: u128, cpus: &str) -> PodAllocation {
-    PodAllocation {
-        pod: uid(number),
-        name: None,
-        cpus: cpus.parse().unwrap(),
-        by_kubelet: false,
-    }
+/// The node's answer once these pods have left: the CPUs, or why not.
+fn without(cluster: &Cluster, name: &str, request: &SharedRequest, gone: &[u128]) -> Result<CpuSet, &'static str> {
+    let gone = gone.iter().map(|number| (pod(*number), None)).collect();
+    let answer = cluster.without(name, request, &gone).and_then(|node| node.evaluate());
+    answer
+        .map(|placement| placement.outcome.cpus)
+        .map_err(|refusal| refusal.name)
 }
 
 #[test]
 fn a_pod_finds_room_without_those_that_leave_and_no_others() {
-    let mut cluster = Cluster::default();
+    let (mut cluster, request) = one_node([0, 0]);
     let mut full = node([0, 0]);
-    full.allocations = vec![tenant(1, "4-63,132-191"), tenant(2, "64-126,192-254")];
-    for one in &full.allocations {
-        full.exclusive.union_with(&one.cpus);
-    }
-    full.shared = full.topology.online().difference(&full.exclusive);
+    let [first, second]: [CpuSet; 2] = ["4-63,132-191", "64-126,192-254"].map(|cpus| cpus.parse().unwrap());
+    allocate(&mut full, uid(1), &first);
+    allocate(&mut full, uid(2), &second);
     put(&mut cluster, "n", &full);
-    let request = cluster.request(vm(8));
-    let without = |gone: &[u128]| {
-        let gone = gone.iter().map(|number| (Uid::of(&uid(*number)), None)).collect();
-        cluster
-            .without("n", &request, &gone)
-            .and_then(NodeWithoutPods::evaluate)
-    };
-    assert_eq!(without(&[]).unwrap_err().name, "NotAllocated");
-    assert_eq!(without(&[77, 78]).unwrap_err().name, "NotAllocated");
-    let there = without(&[1, 77]).unwrap();
-    assert!(there.cpus.is_subset(&full.allocations[0].cpus), "{there:?}");
-    let there = without(&[2]).unwrap();
-    assert!(
-        there
-            .cpus
-            .is_subset(&full.topology.online().difference(&full.allocations[0].cpus))
-    );
-    assert_eq!(
-        cluster.without("none", &request, &Default::default()).unwrap_err().name,
-        "NoObject"
-    );
+    let without = |name, gone: &[u128]| without(&cluster, name, &request, gone);
+    assert_eq!(without("n", &[]), Err("NotAllocated"));
+    assert_eq!(without("n", &[77, 78]), Err("NotAllocated"));
+    assert!(without("n", &[1, 77]).unwrap().is_subset(&first));
+    assert!(without("n", &[2]).unwrap().is_disjoint(&first));
+    assert_eq!(without("none", &[]), Err("NoObject"));
     // Nothing has left.
     assert_eq!(cluster.explain("n", &request).unwrap_err().name, "NotAllocated");
 }
 
 #[test]
 fn a_pod_that_is_on_its_way_gives_back_what_it_was_promised() {
-    let mut cluster = Cluster::default();
-    put(&mut cluster, "n", &node([60, 60]));
-    let request = cluster.request(vm(8));
-    let (coming, other) = (Uid::of(&uid(77)), Uid::of(&uid(78)));
-    let promised = cluster.reserve("n", coming, &request).unwrap();
-    let without = |uid: Uid| {
-        let gone = [(uid, None)].into();
-        cluster
-            .without("n", &request, &gone)
-            .and_then(NodeWithoutPods::evaluate)
-    };
-    assert!(without(other).is_err());
-    assert_eq!(without(coming).unwrap().cpus, promised.cpus);
+    let (mut cluster, request) = one_node([60, 60]);
+    let promised = cluster.reserve("n", pod(77), &request).unwrap();
+    assert!(without(&cluster, "n", &request, &[78]).is_err());
+    assert_eq!(without(&cluster, "n", &request, &[77]), Ok(promised.outcome.cpus));
 }
 
 #[test]
@@ -228,14 +174,11 @@ fn a_question_is_of_the_moment_of_the_look_and_of_no_other_state() {
     question.evaluate();
     assert_eq!(question.unanswered(), 0);
     let told: Vec<NodeVerdict> = question.verdicts().collect();
-    assert!(
-        told[..3].iter().all(|verdict| matches!(verdict, NodeVerdict::Fits(_))),
-        "{told:?}"
-    );
-    assert_eq!(told[3], NodeVerdict::Refused("NoObject"));
+    let have_room = told.iter().filter(|verdict| matches!(verdict, NodeVerdict::Fits(_)));
+    assert_eq!((have_room.count(), told[3]), (3, NodeVerdict::Refused("NoObject")));
     cluster.keep_answers(&question);
     for name in ["a", "b"] {
-        let now = verdicts(&mut cluster, &request, &[name])[0];
+        let now = verdict(&mut cluster, &request, name);
         assert_eq!(now, NodeVerdict::Refused("NotAllocated"));
     }
     // What was learnt is not worked out again.
@@ -250,35 +193,22 @@ fn a_question_is_of_the_moment_of_the_look_and_of_no_other_state() {
 
 #[test]
 fn requests_that_nobody_asks_give_way() {
-    let mut cluster = Cluster::default();
-    put(&mut cluster, "n", &node([8, 8]));
+    let (mut cluster, _) = one_node([8, 8]);
     let first = cluster.request(vm(2));
-    assert!(matches!(
-        verdicts(&mut cluster, &first, &["n"])[0],
-        NodeVerdict::Fits(_)
-    ));
+    assert!(fits(&mut cluster, &first, "n"));
     assert_eq!(cluster.question(&first, ["n"]).unanswered(), 0);
     for memory in 1..=requests::MAX_REQUESTS as u64 {
         let mut request = vm(240);
         request.pod = crate::testing::pod(240_000, memory);
         let other = cluster.request(request);
-        assert!(matches!(
-            verdicts(&mut cluster, &other, &["n"])[0],
-            NodeVerdict::Refused(_)
-        ));
+        assert!(!fits(&mut cluster, &other, "n"));
     }
     // Its answers are forgotten, and none of another request's is taken for them.
     assert_eq!(cluster.question(&first, ["n"]).unanswered(), 1);
-    assert!(matches!(
-        verdicts(&mut cluster, &first, &["n"])[0],
-        NodeVerdict::Fits(_)
-    ));
+    assert!(fits(&mut cluster, &first, "n"));
     let again = cluster.request(vm(2));
     assert_ne!(again, first);
-    assert!(matches!(
-        verdicts(&mut cluster, &again, &["n"])[0],
-        NodeVerdict::Fits(_)
-    ));
+    assert!(fits(&mut cluster, &again, "n"));
     assert_eq!(cluster.request(vm(2)), again);
 }
 
@@ -290,11 +220,10 @@ fn what_a_node_will_show_is_known_before() {
     put(&mut cluster, "kubelets", &facts());
     let mut shared = vm(2);
     shared.pod = crate::testing::pod(1500, 1);
-    assert_eq!(cluster.own_cpus("ours", &vm(2)), Some(OwnCpus::AtRegistration));
-    assert_eq!(cluster.own_cpus("both", &vm(2)), Some(OwnCpus::AtAdmission));
-    assert_eq!(cluster.own_cpus("kubelets", &vm(2)), Some(OwnCpus::AtAdmission));
+    let told = ["ours", "both", "kubelets", "none"].map(|name| cluster.own_cpus(name, &vm(2)));
+    let admission = Some(OwnCpus::AtAdmission);
+    assert_eq!(told, [Some(OwnCpus::AtRegistration), admission, admission, None]);
     assert_eq!(cluster.own_cpus("kubelets", &shared), Some(OwnCpus::Never));
-    assert_eq!(cluster.own_cpus("none", &shared), None);
 }
 
 /// Pod-level resources: kubelet gives such a pod CPUs with its feature gate only, and in scope pod also one whose containers request none of their own.
@@ -376,25 +305,18 @@ proptest! {
             }
             for request in &asked {
                 for name in names {
-                    let kept = verdicts(&mut cluster, request, &[name])[0];
-                    match (kept, cluster.explain(name, request)) {
-                        (NodeVerdict::Fits(total), Ok(placement)) => prop_assert_eq!(total, placement.score.total),
-                        (NodeVerdict::Refused(reason), Err(refusal)) => {
-                            prop_assert_eq!(reason, refusal.name);
-                        }
-                        other => prop_assert!(false, "{other:?}"),
-                    }
+                    let now = match cluster.explain(name, request) {
+                        Ok(placement) => NodeVerdict::Fits(placement.score.total),
+                        Err(refusal) => NodeVerdict::Refused(refusal.name),
+                    };
+                    prop_assert_eq!(verdict(&mut cluster, request, name), now);
                 }
             }
             for (name, used) in names.into_iter().zip(latest) {
                 let Some(used) = used else { continue };
                 let mut fresh = Cluster::default();
                 put(&mut fresh, name, &node(used));
-                let held: Vec<(Uid, Arrival)> = cluster
-                    .nodes[cluster.names[name]]
-                    .coming
-                    .clone();
-                fresh.set_held(name, held);
+                fresh.set_held(name, cluster.on_their_way(name).to_vec());
                 let (one, other) = (cluster.forecast(name).unwrap(), fresh.forecast(name).unwrap());
                 prop_assert_eq!(one.1, other.1);
             }
@@ -423,6 +345,5 @@ fn a_small_host_is_a_host() {
     put(&mut cluster, "n", &facts);
     let request = cluster.request(vm(1));
     // Its only CPU would leave nothing to float on.
-    let refusal = cluster.explain("n", &request).unwrap_err();
-    assert_eq!((refusal.by, refusal.name), (DecidedBy::Steliad, "KubeletStateUnusable"));
+    assert_eq!(cluster.explain("n", &request).unwrap_err().name, "KubeletStateUnusable");
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use stelia_kubelet::Uid;
 
 use super::Cluster;
-use super::question::{Evaluation, NodeWithoutPods};
+use super::question::Evaluation;
 use super::states::StoredState;
 use crate::evaluate::refusal_names::NO_OBJECT;
-use crate::evaluate::{DecidedBy, Placement, Refusal};
+use crate::evaluate::{Placement, Refusal};
 use crate::node::NodeError;
 use crate::request::SharedRequest;
 
@@ -24,11 +24,11 @@ pub enum NodeVerdict {
 
 pub(super) fn no_object() -> Refusal {
     let text = "the node has no NodeResourceTopology of profile stelia";
-    Refusal::new(DecidedBy::Scheduler, NO_OBJECT, text)
+    Refusal::new(NO_OBJECT, text)
 }
 
 fn unusable(cause: &NodeError) -> Refusal {
-    Refusal::new(DecidedBy::Scheduler, cause.name(), cause.to_string())
+    Refusal::new(cause.name(), cause.to_string())
 }
 
 impl Cluster {
@@ -77,7 +77,7 @@ impl Cluster {
         name: &str,
         request: &SharedRequest,
         gone: &HashMap<Uid, Option<SharedRequest>>,
-    ) -> Result<NodeWithoutPods, Refusal> {
+    ) -> Result<Evaluation, Refusal> {
         let state = self.usable_state(name)?;
         let (shape, mut published) = (&state.shape, state.published.clone());
         for tenant in self.tenants(name) {
@@ -86,21 +86,17 @@ impl Cluster {
                 published = published.freed(shape, &tenant.cpus, pod);
             }
         }
-        let stay = self
-            .on_their_way(name)
-            .iter()
-            .filter(|(uid, _)| !gone.contains_key(uid));
+        let coming = self.on_their_way(name).iter();
+        let stay = coming.filter(|(uid, _)| !gone.contains_key(uid));
         let arrivals = stay.map(|(_, arrival)| arrival.clone()).collect();
-        Ok(NodeWithoutPods {
-            shape: Arc::clone(shape),
-            published,
-            arrivals,
+        Ok(Evaluation {
+            state: StoredState::new(Arc::clone(shape), published, arrivals),
             request: request.clone(),
         })
     }
 
     /// The state of a node whose object can be used.
-    fn usable_state(&self, name: &str) -> Result<&Arc<StoredState>, Refusal> {
+    pub(super) fn usable_state(&self, name: &str) -> Result<&Arc<StoredState>, Refusal> {
         let slot = self.names.get(name).and_then(|at| self.nodes.get(*at));
         let known = slot.ok_or_else(no_object)?.known.as_ref().map_err(unusable)?;
         self.states.get(Some(known.state)).ok_or_else(no_object)

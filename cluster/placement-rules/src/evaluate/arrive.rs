@@ -4,30 +4,29 @@ use kubelet_planner::cpus::Fault;
 use kubelet_planner::{Admission, Cpus, admit};
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::{CpuSet, NodeSet};
-use stelia_koordinator::allocator::{Allocation, AllocatorPolicies, Exclusivity, Qos, Requester};
+use stelia_koordinator::allocator::{Allocation, AllocatorPolicies, Requester};
 
 use super::refusal_names::NO_ANSWER;
-use super::{DecidedBy, PlacedDevices, Refusal};
+use super::{PlacedDevices, Refusal};
 use crate::node::{FreeResources, NodeShape};
 use crate::request::{Request, RequestedVm};
 
 /// What a pod gets on a node, and what is left there.
-#[derive(Debug, Clone)]
-pub(crate) struct Outcome {
-    pub(crate) by: DecidedBy,
-    pub(crate) cpus: CpuSet,
-    pub(crate) vm_cpus: CpuSet,
-    pub(crate) numa_nodes: NodeSet,
-    pub(crate) memory_nodes: NodeSet,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// The exclusive CPUs of the pod, of all its containers; empty where it has none.
+    pub cpus: CpuSet,
+    /// Those of its VM.
+    pub vm_cpus: CpuSet,
+    /// The NUMA nodes of its exclusive CPUs, or of the pool that its VM runs on.
+    pub numa_nodes: NodeSet,
+    /// The NUMA nodes that its memory is bound to; empty where it is bound to none.
+    pub memory_nodes: NodeSet,
     /// Devices of its VM, or of all its containers.
     pub(crate) devices: Vec<PlacedDevices>,
-    /// Whether its CPUs depend on which devices a plugin chooses.
-    pub(crate) follows_plugin: bool,
-    pub(crate) qos: Option<Qos>,
-    pub(crate) exclusivity: Option<Exclusivity>,
-    /// The allocator's decision; `None` if the allocator was not asked.
-    pub(crate) allocation: Option<Allocation>,
-    pub(crate) left: FreeResources,
+    /// The allocator's decision; `None` where kubelet decides.
+    pub allocation: Option<Allocation>,
+    pub left: FreeResources,
 }
 
 /// kubelet admits the pod, then its VM registers. `assigned`: the CPUs that a scheduler assigned to the VM.
@@ -40,11 +39,11 @@ pub(super) fn arrive(
     let node = shape.kubelet.with_state(available.kubelet_state(shape));
     let admission = admit(&node, &request.pod).map_err(|rejection| {
         let name = rejection.reason().unwrap_or(NO_ANSWER);
-        Refusal::new(DecidedBy::Kubelet, name, rejection.to_string())
+        Refusal::new(name, rejection.to_string())
     })?;
     let unsafe_fault = |(_, fault): &&(Option<String>, Fault)| *fault != Fault::Overwritten;
     if let Some((_, fault)) = admission.faults.iter().find(unsafe_fault) {
-        return Err(Refusal::new(DecidedBy::Kubelet, NO_ANSWER, fault.to_string()));
+        return Err(Refusal::new(NO_ANSWER, fault.to_string()));
     }
     let admitted = admitted_by_kubelet(shape, available, &admission, request);
     if let Some(policies) = &shape.allocator {
@@ -53,7 +52,7 @@ pub(super) fn arrive(
         if !both.is_empty() {
             let text =
                 format!("kubelet would assign the CPUs {both}, which instances hold that steliad chose the CPUs of");
-            return Err(Refusal::new(DecidedBy::Steliad, ErrorKind::CpusetConflict.name(), text));
+            return Err(Refusal::new(ErrorKind::CpusetConflict.name(), text));
         }
         if let Some(vm) = request.vm.as_ref().filter(|_| admitted.vm_cpus.is_empty()) {
             return register_on_allocated_cpus(shape, policies, request, vm, assigned, admitted);
@@ -73,15 +72,11 @@ fn admitted_by_kubelet(
     request: &Request,
 ) -> Outcome {
     let mut outcome = Outcome {
-        by: DecidedBy::Kubelet,
         cpus: CpuSet::new(),
         vm_cpus: CpuSet::new(),
         numa_nodes: NodeSet::new(),
         memory_nodes: NodeSet::new(),
         devices: Vec::new(),
-        follows_plugin: false,
-        qos: None,
-        exclusivity: None,
         allocation: None,
         left: available.admitted(shape, &admission.containers, admission.node.state()),
     };
@@ -109,19 +104,17 @@ fn admitted_by_kubelet(
 
 /// The VM registers on the CPUs that kubelet assigned.
 fn register_on_kubelets_cpus(shape: &NodeShape, vm: &RequestedVm, admitted: Outcome) -> Result<Outcome, Refusal> {
-    let refused = |kind: ErrorKind, text: String| Err(Refusal::new(DecidedBy::Steliad, kind.name(), text));
+    let refused = |kind: ErrorKind, text: &str| Err(Refusal::new(kind.name(), text));
     if admitted.vm_cpus.is_empty() {
         let text = format!(
             "kubelet gives container {} no exclusive CPUs: it must be a Guaranteed pod with whole CPUs, and the CPU manager's policy static",
             vm.container
         );
-        return refused(ErrorKind::NotGuaranteed, text);
+        return refused(ErrorKind::NotGuaranteed, &text);
     }
     if vm.allocation.asks() {
-        return refused(
-            ErrorKind::InvalidArgument,
-            "kubelet chooses the CPUs on this node: it takes no options for an allocation".to_owned(),
-        );
+        let text = "kubelet chooses the CPUs on this node: it takes no options for an allocation";
+        return refused(ErrorKind::InvalidArgument, text);
     }
     // Reserved CPUs are in kubelet's shared pool, unless it is strict.
     let taken = admitted.left.taken(shape);
@@ -131,13 +124,10 @@ fn register_on_kubelets_cpus(shape: &NodeShape, vm: &RequestedVm, admitted: Outc
         _ => shared,
     };
     if shared.is_empty() {
-        refused(
-            ErrorKind::KubeletStateUnusable,
-            "kubelet's shared pool would be empty: there would be nowhere to float".to_owned(),
-        )
-    } else {
-        Ok(admitted)
+        let text = "kubelet's shared pool would be empty: there would be nowhere to float";
+        return refused(ErrorKind::KubeletStateUnusable, text);
     }
+    Ok(admitted)
 }
 
 /// The VM registers, and steliad chooses its CPUs.
@@ -152,35 +142,26 @@ fn register_on_allocated_cpus(
     let node = admitted.left.allocator(shape, policies);
     let mut wanted = vm.allocation.clone();
     wanted.schedule.cpus = assigned.cloned();
-    let devices = PlacedDevices::certain_nodes(&admitted.devices);
     let requester = Requester {
         class: request.pod.qos(),
         limit_milli: request.limit_milli(vm),
         bound: true,
         memory: (!admitted.memory_nodes.is_empty()).then(|| admitted.memory_nodes.clone()),
-        devices: devices.clone().unwrap_or_default(),
+        devices: PlacedDevices::certain_nodes(&admitted.devices),
     };
-    let allotted = node.allot(&wanted, &requester);
-    let (cpus, allocation) = allotted.map_err(|error| refusal_of(&error))?;
+    let refused = |error: Error| Refusal::new(error.kind.name(), error.to_string());
+    let (cpus, allocation) = node.allot(&wanted, &requester).map_err(refused)?;
     let pools = node.pools();
     let runs_on = match allocation.numa_node.and_then(|node| pools.shared_by_node.get(&node)) {
         Some(pool) => &pool.cpus,
         None => pools.cpus_of(allocation.qos, &cpus),
     };
     Ok(Outcome {
-        by: DecidedBy::Steliad,
-        follows_plugin: devices.is_none() && assigned.is_none(),
         numa_nodes: node.host().nodes_of(runs_on),
         cpus: admitted.cpus.union(&cpus),
-        qos: Some(allocation.qos),
-        exclusivity: Some(allocation.exclusivity),
         left: admitted.left.allocated(&cpus, allocation.qos, allocation.exclusive),
         allocation: Some(allocation),
         vm_cpus: cpus,
         ..admitted
     })
-}
-
-fn refusal_of(error: &Error) -> Refusal {
-    Refusal::new(DecidedBy::Steliad, error.kind.name(), error.to_string())
 }

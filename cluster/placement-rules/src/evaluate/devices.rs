@@ -38,10 +38,11 @@ impl PlacedDevices {
         devices.iter().flat_map(|one| one.among.keys().copied()).collect()
     }
 
-    /// The NUMA nodes that these devices are on; `None` where a plugin chooses between several.
-    pub(super) fn certain_nodes(devices: &[Self]) -> Option<NodeSet> {
+    /// The NUMA nodes that these devices are on; none where a plugin chooses between several.
+    pub(super) fn certain_nodes(devices: &[Self]) -> NodeSet {
         let is_certain = |one: &Self| one.among.len() == 1 || one.among.values().sum::<u64>() == one.count;
-        devices.iter().all(is_certain).then(|| Self::nodes(devices))
+        let certain = devices.iter().all(is_certain).then(|| Self::nodes(devices));
+        certain.unwrap_or_default()
     }
 
     /// The share of the devices that are on these NUMA nodes, in percent; where a plugin chooses, the share to be expected.

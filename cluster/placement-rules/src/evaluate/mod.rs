@@ -13,73 +13,41 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-use stelia_cpus::{CpuSet, NodeSet};
-use stelia_koordinator::allocator::{Exclusivity, Qos};
+use stelia_cpus::CpuSet;
+use stelia_koordinator::allocator::AllocatorPolicies;
 use stelia_kubelet::QosClass;
 
 use crate::node::{FreeResources, NodeShape};
-use crate::request::{Request, SharedRequest};
+use crate::request::{Request, RequestedVm, SharedRequest};
 use crate::score::Score;
 
-pub(crate) use arrive::Outcome;
+pub use arrive::Outcome;
 pub(crate) use devices::PlacedDevices;
 
-/// The program whose rules decide.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DecidedBy {
-    Kubelet,
-    Steliad,
-    /// This program: too little is known of the node.
-    Scheduler,
-}
-
 /// Why a pod does not fit on a node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct Refusal {
-    pub by: DecidedBy,
-    /// The reason in the pod's status by which kubelet would reject it, or the name of the error that RegisterInstance would answer.
+    /// The reason in the pod's status by which kubelet would reject it, the name of the error that RegisterInstance would answer, or, of
+    /// [`refusal_names`], why the node is not asked.
     pub name: &'static str,
     /// kubelet's message, or that error's text.
     pub text: String,
 }
 
 impl Refusal {
-    pub(crate) fn new(by: DecidedBy, name: &'static str, text: impl Into<String>) -> Self {
+    pub(crate) fn new(name: &'static str, text: impl Into<String>) -> Self {
         let text = text.into();
-        Self { by, name, text }
+        Self { name, text }
     }
 }
 
 /// Where a pod would run on a node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// Who chooses its CPUs.
-    pub by: DecidedBy,
-    /// The exclusive CPUs of the pod, of all its containers; empty where it has none.
-    pub cpus: CpuSet,
-    /// Those of its VM.
-    pub vm_cpus: CpuSet,
-    /// The NUMA nodes of its exclusive CPUs, or of the pool that its VM runs on.
-    #[serde(with = "stelia_cpus::node_set::as_array")]
-    pub numa_nodes: NodeSet,
-    /// The NUMA nodes that its memory is bound to; empty where it is bound to none.
-    #[serde(with = "stelia_cpus::node_set::as_array")]
-    pub memory_nodes: NodeSet,
-    /// The NUMA nodes of the devices that it may get; empty where it has none, or these have no NUMA nodes. `score.devices` says how far
-    /// its CPUs are there.
-    #[serde(with = "stelia_cpus::node_set::as_array")]
-    pub device_nodes: NodeSet,
-    /// The VM's class, where steliad chooses.
-    pub qos: Option<&'static str>,
-    pub exclusivity: &'static str,
+    pub outcome: Outcome,
     /// The CPUs for the annotation resource-status: the VM's, if steliad chooses them and the runner reads the annotation.
-    #[serde(rename = "told")]
     pub assigned_cpus: Option<CpuSet>,
-    /// Whether it gets exactly these CPUs, in whatever order the pods that are on their way arrive.
-    pub certain: bool,
     pub score: Score,
 }
 
@@ -109,7 +77,8 @@ impl Arrival {
         }
         let milli = self.request.pod.requests().milli_cpus.unwrap_or(0);
         let count = usize::try_from(milli.div_ceil(1000)).unwrap_or(usize::MAX);
-        let by_node = if count <= shape.capacity().len() {
+        let fits = count <= shape.capacity().len();
+        let by_node = if fits {
             shape.host.by_node(free)
         } else {
             BTreeMap::new()
@@ -135,13 +104,14 @@ impl NodeForecast {
     /// for; if it is too large for that, those of these CPUs that are free are taken all the same. Pods beyond `orders::MAX_EFFORT` are not asked about: as
     /// many CPUs as they may take are not free.
     pub fn new(shape: &NodeShape, mut published: FreeResources, mut coming: Vec<Arrival>) -> Self {
-        coming.sort_by_key(|one| {
+        let rank = |one: &Arrival| {
             (
                 !one.has_promised_cpus(),
                 !one.is_late,
                 one.is_late && one.cpus.is_none(),
             )
-        });
+        };
+        coming.sort_by_key(rank);
         let (mut expected, mut arrivals) = (published.clone(), Vec::new());
         let mut effort = 0;
         for mut arrival in coming {
@@ -202,24 +172,11 @@ fn arrive_or_hold(shape: &NodeShape, expected: &FreeResources, arrival: &mut Arr
 /// The node would refuse it.
 pub fn evaluate(shape: &NodeShape, forecast: &NodeForecast, request: &Request) -> Result<Placement, Refusal> {
     let outcome = arrive::arrive(shape, &forecast.expected, request, None)?;
-    let certain = orders::fits_in_every_order(shape, forecast, request, &outcome)?;
-    let has_promised_cpus = assigned_cpus(request, &outcome).is_some();
-    let score = Score::of(shape, &forecast.expected, request, &outcome);
+    orders::fits_in_every_order(shape, forecast, request, &outcome)?;
     Ok(Placement {
         assigned_cpus: assigned_cpus(request, &outcome).cloned(),
-        by: outcome.by,
-        numa_nodes: outcome.numa_nodes,
-        memory_nodes: outcome.memory_nodes,
-        device_nodes: PlacedDevices::nodes(&outcome.devices),
-        qos: outcome.qos.map(Qos::name),
-        exclusivity: outcome
-            .exclusivity
-            .map_or(Exclusivity::NotAsked.name(), Exclusivity::name),
-        vm_cpus: outcome.vm_cpus,
-        cpus: outcome.cpus,
-        // What is told to the node is taken there, whatever devices it gets.
-        certain: certain && (!outcome.follows_plugin || has_promised_cpus),
-        score,
+        score: Score::of(shape, &forecast.expected, request, &outcome),
+        outcome,
     })
 }
 
@@ -242,17 +199,16 @@ pub enum OwnCpus {
 /// Whether a pod gets CPUs of its own on nodes of this shape that have room for it.
 pub fn own_cpus(shape: &NodeShape, request: &Request) -> OwnCpus {
     let guaranteed = request.pod.qos() == QosClass::Guaranteed;
-    let by_kubelet = shape.kubelet.gives_own_cpus(&request.pod);
-    let registers = match (&shape.allocator, &request.vm) {
-        (Some(policies), Some(vm)) => {
-            let qos = vm.allocation.qos.unwrap_or(policies.qos);
-            guaranteed && qos.is_exclusive()
-        }
-        _ => false,
+    let is_exclusive = |(policies, vm): (&AllocatorPolicies, &RequestedVm)| {
+        let qos = vm.allocation.qos.unwrap_or(policies.qos);
+        guaranteed && qos.is_exclusive()
     };
-    match (by_kubelet, registers) {
-        (true, _) => OwnCpus::AtAdmission,
-        (false, true) => OwnCpus::AtRegistration,
-        (false, false) => OwnCpus::Never,
+    let allocated = shape.allocator.as_ref().zip(request.vm.as_ref());
+    if shape.kubelet.gives_own_cpus(&request.pod) {
+        OwnCpus::AtAdmission
+    } else if allocated.is_some_and(is_exclusive) {
+        OwnCpus::AtRegistration
+    } else {
+        OwnCpus::Never
     }
 }

@@ -9,7 +9,7 @@ use stelia_cpus::CpuSet;
 
 use super::arrive::{Outcome, arrive};
 use super::refusal_names::PODS_ON_THEIR_WAY;
-use super::{DecidedBy, NodeForecast, Refusal};
+use super::{NodeForecast, Refusal};
 use crate::node::{FreeResources, NodeShape};
 use crate::request::Request;
 
@@ -26,40 +26,36 @@ struct EqualPods<'a> {
     count: usize,
 }
 
-impl EqualPods<'_> {
+impl<'a> EqualPods<'a> {
+    /// Adds a pod to those that it equals.
+    fn add(all: &mut Vec<Self>, request: &'a Request, assigned: Option<&'a CpuSet>) {
+        let equal = |group: &&mut Self| std::ptr::eq(group.request, request) && group.assigned == assigned;
+        match all.iter_mut().find(equal) {
+            Some(group) => group.count += 1,
+            None => all.push(Self {
+                request,
+                assigned,
+                count: 1,
+            }),
+        }
+    }
+
     fn asks_devices(&self) -> bool {
         let mut containers = self.request.pod.containers.iter();
         containers.any(|container| !container.resources.limits.devices.is_empty())
     }
 }
 
-/// Adds a pod to those that it equals. Returns their place.
-fn add<'a>(pods: &mut Vec<EqualPods<'a>>, request: &'a Request, assigned: Option<&'a CpuSet>) -> usize {
-    let equal = |group: &EqualPods<'_>| std::ptr::eq(group.request, request) && group.assigned == assigned;
-    let place = pods.iter().position(equal).unwrap_or_else(|| {
-        pods.push(EqualPods {
-            request,
-            assigned,
-            count: 0,
-        });
-        pods.len() - 1
-    });
-    pods[place].count += 1;
-    place
-}
-
-/// Checks that all pods find room in every order, and returns whether the new pod gets the same CPUs in each.
+/// Checks that all pods find room in every order.
 pub(super) fn fits_in_every_order(
     shape: &NodeShape,
     forecast: &NodeForecast,
     request: &Request,
     outcome: &Outcome,
-) -> Result<bool, Refusal> {
+) -> Result<(), Refusal> {
     let (mut pods, mut before) = (Vec::new(), forecast.published.clone());
-    let told = forecast
-        .arrivals
-        .iter()
-        .filter(|one| one.has_promised_cpus() && !one.is_late);
+    let told = forecast.arrivals.iter();
+    let told = told.filter(|one| one.has_promised_cpus() && !one.is_late);
     let told: CpuSet = told.flat_map(|one| one.cpus.iter().flat_map(CpuSet::iter)).collect();
     let told = told.intersection(&before.free);
     // As in the forecast: a late pod has none of the CPUs that others were told.
@@ -68,24 +64,24 @@ pub(super) fn fits_in_every_order(
         if arrival.is_late {
             before = arrive(shape, &before, &arrival.request, arrival.cpus.as_ref())?.left
         } else {
-            add(&mut pods, &arrival.request, arrival.cpus.as_ref());
+            EqualPods::add(&mut pods, &arrival.request, arrival.cpus.as_ref());
         }
     }
     before.free.union_with(&told);
     if pods.is_empty() {
-        return Ok(forecast.arrivals.iter().all(|late| late.cpus.is_some()));
+        return Ok(());
     }
-    let newest = add(&mut pods, request, super::assigned_cpus(request, outcome));
+    EqualPods::add(&mut pods, request, super::assigned_cpus(request, outcome));
     let depends = shape.kubelet_decides() || pods.iter().any(|one| one.assigned.is_none() || one.asks_devices());
     if depends {
-        try_every_order(shape, before, &pods, newest)
+        try_every_order(shape, before, &pods)
     } else {
-        Ok(true)
+        Ok(())
     }
 }
 
 fn must_wait(text: String) -> Refusal {
-    Refusal::new(DecidedBy::Scheduler, PODS_ON_THEIR_WAY, text)
+    Refusal::new(PODS_ON_THEIR_WAY, text)
 }
 
 fn too_much() -> Refusal {
@@ -93,26 +89,18 @@ fn too_much() -> Refusal {
 }
 
 /// Goes through the sets of pods that may have arrived, each with all states that it can leave the node in. A set is a number whose digits, of the base
-/// that each group's count gives, say how many of the group have arrived. The new pod is the last of the group `newest`.
-fn try_every_order(
-    shape: &NodeShape,
-    before: FreeResources,
-    pods: &[EqualPods<'_>],
-    newest: usize,
-) -> Result<bool, Refusal> {
+/// that each group's count gives, say how many of the group have arrived.
+fn try_every_order(shape: &NodeShape, before: FreeResources, pods: &[EqualPods<'_>]) -> Result<(), Refusal> {
     let sets = pods.iter().try_fold(1usize, |sets, group| {
         sets.checked_mul(group.count + 1).filter(|sets| *sets <= MAX_EFFORT)
     });
     let sets = sets.ok_or_else(too_much)?;
-    // The CPUs that the new pod got.
-    let mut got: Option<CpuSet> = None;
-    let mut certain = pods[newest].assigned.is_some() || pods[newest].count == 1;
     let mut effort = 0;
     let mut left: Vec<Vec<FreeResources>> = vec![vec![before]];
     for set in 1..sets {
         let mut states: Vec<FreeResources> = Vec::new();
         let mut stride = 1;
-        for (place, group) in pods.iter().enumerate() {
+        for group in pods {
             let arrived = set / stride % (group.count + 1);
             let without_last = set.checked_sub(stride).filter(|_| arrived > 0);
             stride *= group.count + 1;
@@ -122,15 +110,9 @@ fn try_every_order(
                     return Err(too_much());
                 }
                 let outcome = arrive(shape, before, group.request, group.assigned).map_err(|refusal| {
-                    must_wait(format!(
-                        "it depends on the order in which pods on their way arrive: {}",
-                        refusal.text
-                    ))
+                    let why = "it depends on the order in which pods on their way arrive";
+                    must_wait(format!("{why}: {}", refusal.text))
                 })?;
-                if place == newest && arrived == group.count {
-                    certain &= got.as_ref().is_none_or(|cpus| *cpus == outcome.cpus);
-                    got = Some(outcome.cpus);
-                }
                 if !states.contains(&outcome.left) {
                     states.push(outcome.left);
                 }
@@ -141,5 +123,5 @@ fn try_every_order(
         }
         left.push(states);
     }
-    Ok(certain)
+    Ok(())
 }

@@ -59,13 +59,15 @@ impl FreeResources {
         let online = compact.topology.online();
         let choice = compact.choice.as_ref();
         let online_of = |cpus: fn(&Choice) -> &CpuSet| {
-            choice
-                .map(|choice| cpus(choice).intersection(&online))
-                .unwrap_or_default()
+            let own = choice.map(|choice| cpus(choice).intersection(&online));
+            own.unwrap_or_default()
         };
         let kinds: BTreeSet<&String> = zones.memory.values().flat_map(BTreeMap::keys).collect();
-        let nodes = zones.distances.keys();
         let amount = |node: &u32, kind: &&String| zones.memory.get(node).and_then(|own| own.get(*kind)).copied();
+        let (nodes, group) = (
+            || zones.distances.keys(),
+            |node| zones.groups.get(node).copied().unwrap_or(0),
+        );
         let devices = zones.devices.iter().map(|(resource, by_node)| Devices {
             resource: resource.as_str().into(),
             by_node: by_node.iter().map(|(node, amount)| (*node, *amount)).collect(),
@@ -78,18 +80,10 @@ impl FreeResources {
             pcpu_level: online_of(|choice| &choice.pcpu_level),
             numa_node_level: online_of(|choice| &choice.numa_node_level),
             blocked: choice.is_some_and(|choice| choice.blocked),
-            memory: nodes
+            memory: nodes()
                 .flat_map(|node| kinds.iter().map(move |kind| amount(node, kind)))
                 .collect(),
-            groups: if kinds.is_empty() {
-                Box::default()
-            } else {
-                zones
-                    .distances
-                    .keys()
-                    .map(|node| zones.groups.get(node).copied().unwrap_or(0))
-                    .collect()
-            },
+            groups: nodes().filter(|_| !kinds.is_empty()).map(group).collect(),
             devices: devices.collect(),
         }
     }
@@ -156,13 +150,9 @@ impl FreeResources {
             };
             (id, state)
         };
+        let amounts = self.memory.chunks(kinds.len().max(1));
         MemoryState {
-            nodes: shape
-                .nodes()
-                .zip(self.memory.chunks(kinds.len().max(1)))
-                .zip(&self.groups)
-                .map(node)
-                .collect(),
+            nodes: shape.nodes().zip(amounts).zip(&self.groups).map(node).collect(),
             ..MemoryState::default()
         }
     }
@@ -212,11 +202,8 @@ impl FreeResources {
                     continue;
                 };
                 let near = |node: u32| container.hint.nodes.is_none_or(|mask| mask.contains(node));
-                let nodes = devices
-                    .by_node
-                    .iter()
-                    .filter(|(node, amount)| amount.free > 0 && near(*node))
-                    .count();
+                let by_node = devices.by_node.iter();
+                let nodes = by_node.filter(|(node, amount)| amount.free > 0 && near(*node)).count();
                 let all = after.devices.resources.get(resource);
                 let is_on = |id: &String, node: u32| {
                     let device = all.and_then(|all| all.get(id));
@@ -290,12 +277,11 @@ impl FreeResources {
     pub(crate) fn allocator(&self, shape: &NodeShape, policies: &AllocatorPolicies) -> AllocatorNode {
         let closed = self.taken(shape).difference(&self.lsr);
         let pools = Pools::on(&shape.host, shape.reserved(), &closed, &self.lsr);
+        let unreadable = || ("an instance".to_owned(), "its record cannot be read".to_owned());
         let held = HeldCpus {
             pcpu_level: self.pcpu_level.clone(),
             numa_node_level: self.numa_node_level.clone(),
-            unreadable: self
-                .blocked
-                .then(|| ("an instance".to_owned(), "its record cannot be read".to_owned())),
+            unreadable: self.blocked.then(unreadable),
         };
         AllocatorNode::on(Arc::clone(&shape.host), pools, &held, policies.clone())
     }
@@ -306,7 +292,6 @@ fn bytes(amounts: &Amounts, kind: &str) -> u64 {
     let plain = (kind == memory::kind(None)).then_some(amounts.memory).flatten();
     let pages = amounts.huge_pages.iter();
     let pages = pages.filter(|(size, _)| memory::kind(Some(**size)) == kind);
-    pages
-        .map(|(_, bytes)| *bytes)
-        .fold(plain.unwrap_or(0), u64::saturating_add)
+    let pages = pages.map(|(_, bytes)| *bytes);
+    pages.fold(plain.unwrap_or(0), u64::saturating_add)
 }

@@ -100,9 +100,7 @@ impl NodeShape {
             },
             memory_manager: match key.kinds {
                 None => MemoryManager::None,
-                Some(_) => MemoryManager::Static {
-                    reserved: BTreeMap::new(),
-                },
+                Some(_) => MemoryManager::Static { reserved: [].into() },
             },
             topology_policy,
             topology_scope,
@@ -114,20 +112,16 @@ impl NodeShape {
         };
         go_together(&settings).map_err(|cause| match cause {
             VariantError::Start(cause) => NodeError::Start(cause),
-            VariantError::SocketOfOneNode => invalid(
-                "options",
-                "align-by-socket",
-                "it does not go with the policy single-numa-node",
-            ),
+            VariantError::SocketOfOneNode => {
+                let why = "it does not go with the policy single-numa-node";
+                invalid("options", "align-by-socket", why)
+            }
         })?;
         let kubelet = Node::running(machine, settings, NodeState::default())?;
         Ok(Self {
             host: Arc::new(HostTables::new(&key.topology)),
             kubelet_reserved: key.cpus.is_some().then(|| kubelet.reserved_cpus()),
-            strict: key
-                .cpus
-                .as_ref()
-                .is_some_and(|cpus| cpus.options.strict_cpu_reservation),
+            strict: (key.cpus.as_ref()).is_some_and(|cpus| cpus.options.strict_cpu_reservation),
             allocator: key.policies.map(|policies| allocator(policies, &key.reserved)),
             kubelet,
             key,
@@ -239,20 +233,18 @@ pub(super) fn parse_key(object: &NodeResourceTopology, compact: Compact, zones: 
         (None, _) => None,
         (Some(policy), scope) => {
             let scope = scope.unwrap_or("container");
-            let known = Policy::parse(policy)
-                .ok_or_else(|| invalid("topologyManagerPolicy", policy, "there is no such policy"));
-            let scoped =
-                Scope::parse(scope).ok_or_else(|| invalid("topologyManagerScope", scope, "there is no such scope"));
-            Some((known?, scoped?))
+            let policy = Policy::parse(policy)
+                .ok_or_else(|| invalid("topologyManagerPolicy", policy, "there is no such policy"))?;
+            let scope =
+                Scope::parse(scope).ok_or_else(|| invalid("topologyManagerScope", scope, "there is no such scope"))?;
+            Some((policy, scope))
         }
     };
     let compared = compared_nodes(&compact.topology, &zones);
     if compared > MAX_COMPARED_NODES && !matches!(alignment, None | Some((Policy::None | Policy::SingleNumaNode, _))) {
-        return Err(invalid(
-            "zones",
-            &compared.to_string(),
-            "more than 8 NUMA nodes are not compared: the topology manager's policy must be none or single-numa-node",
-        ));
+        let why =
+            "more than 8 NUMA nodes are not compared: the topology manager's policy must be none or single-numa-node";
+        return Err(invalid("zones", &compared.to_string(), why));
     }
     let mut options = merge::MergeOptions {
         prefer_closest_numa_nodes: managers.prefer_closest,
@@ -270,6 +262,7 @@ pub(super) fn parse_key(object: &NodeResourceTopology, compact: Compact, zones: 
         kinds.dedup();
         kinds
     });
+    let compares = kinds.is_some() || !zones.devices.is_empty();
     Ok(ShapeKey {
         topology: compact.topology,
         reserved: compact.reserved,
@@ -277,11 +270,7 @@ pub(super) fn parse_key(object: &NodeResourceTopology, compact: Compact, zones: 
         alignment,
         options,
         pod_level: managers.pod_level,
-        compared: if kinds.is_some() || !zones.devices.is_empty() {
-            compared
-        } else {
-            0
-        },
+        compared: if compares { compared } else { 0 },
         kinds,
         distances: zones.distances,
         caches: managers.caches,
@@ -297,11 +286,8 @@ fn check(topology: &Topology) -> Result<(), NodeError> {
     let mut cores = BTreeMap::new();
     for cpu in topology.cpus.values() {
         if *cores.entry((cpu.package, cpu.core)).or_insert(cpu.node) != cpu.node {
-            return Err(invalid(
-                "topology",
-                &cpu.core.to_string(),
-                "the CPUs of this core are on several NUMA nodes",
-            ));
+            let why = "the CPUs of this core are on several NUMA nodes";
+            return Err(invalid("topology", &cpu.core.to_string(), why));
         }
     }
     Ok(())

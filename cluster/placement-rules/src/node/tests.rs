@@ -22,11 +22,8 @@ fn with_field(field: &str, value: Value) -> Value {
 
 fn with_fields<const N: usize>(changed: [(&str, Value); N]) -> Value {
     let mut object = object();
-    let attributes = object["attributes"].as_array_mut().unwrap();
-    let own = attributes
-        .iter_mut()
-        .find(|one| one["name"] == compact::ATTRIBUTE)
-        .unwrap();
+    let mut attributes = object["attributes"].as_array_mut().unwrap().iter_mut();
+    let own = attributes.find(|one| one["name"] == compact::ATTRIBUTE).unwrap();
     let mut fields: Value = serde_json::from_str(own["value"].as_str().unwrap()).unwrap();
     for (field, value) in changed {
         fields[field] = value;
@@ -46,20 +43,16 @@ fn a_published_node_is_read() {
     let facts = large();
     let read = parse(published(&facts).as_bytes()).unwrap();
     let online = facts.topology.online();
-    assert_eq!(
-        read.available.free,
-        online.difference(&facts.reserved).difference(&facts.exclusive)
-    );
+    let free = online.difference(&facts.reserved).difference(&facts.exclusive);
+    assert_eq!(read.available.free, free);
     assert_eq!(read.pods.len(), 32);
     // Whose each CPU is.
     let shape = NodeShape::new(read.shape).unwrap();
     let taken: Vec<u32> = read.available.taken(&shape).iter().collect();
     for allocation in &facts.allocations {
         let place = read.pods.binary_search(&Uid::of(&allocation.pod)).unwrap();
-        let own = taken
-            .iter()
-            .zip(&read.owners)
-            .filter(|(_, owner)| **owner == u16::try_from(place).ok());
+        let owned = taken.iter().zip(&read.owners);
+        let own = owned.filter(|(_, owner)| **owner == u16::try_from(place).ok());
         assert_eq!(own.map(|(cpu, _)| *cpu).collect::<CpuSet>(), allocation.cpus);
     }
     assert!(shape.steliad_chooses());
@@ -84,10 +77,8 @@ fn fields_of_others_are_passed_over_and_numbers_are_quantities() {
     object["metadata"]["managedFields"] = json!([{"manager": "steliad"}]);
     object["zones"][0]["parent"] = json!("socket-0");
     object["zones"][0]["resources"][0]["capacity"] = json!(128);
-    object["attributes"]
-        .as_array_mut()
-        .unwrap()
-        .push(json!({"name": STATE, "value": "ready"}));
+    let attributes = object["attributes"].as_array_mut().unwrap();
+    attributes.push(json!({"name": STATE, "value": "ready"}));
     assert_eq!(parse(object.to_string().as_bytes()).map(drop), Ok(()));
 }
 
@@ -112,13 +103,8 @@ fn an_absurd_attribute_is_named(#[case] field: &str, #[case] value: Value, #[cas
 
 #[test]
 fn static_policy_with_options_that_exclude_each_other_is_named() {
-    let object = with_fields([
-        ("policy", json!("static")),
-        (
-            "options",
-            json!({"full-pcpus-only": "true", "distribute-cpus-across-cores": "true"}),
-        ),
-    ]);
+    let options = json!({"full-pcpus-only": "true", "distribute-cpus-across-cores": "true"});
+    let object = with_fields([("policy", json!("static")), ("options", options)]);
     assert_eq!(refused(&object).name(), "KubeletUnknown");
 }
 
@@ -155,11 +141,8 @@ fn an_absurd_object_is_named(#[case] pointer: &str, #[case] value: Value, #[case
 fn what_is_there_twice_or_too_long_is_named() {
     let mut twice = object();
     let attributes = twice["attributes"].as_array_mut().unwrap();
-    let own = attributes
-        .iter()
-        .find(|one| one["name"] == compact::ATTRIBUTE)
-        .unwrap()
-        .clone();
+    let own = attributes.iter().find(|one| one["name"] == compact::ATTRIBUTE);
+    let own = own.unwrap().clone();
     attributes.push(own);
     assert!(matches!(refused(&twice), NodeError::Twice(_)));
 

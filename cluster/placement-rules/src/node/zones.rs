@@ -12,6 +12,7 @@ use super::{NodeError, invalid};
 
 /// NUMA nodes beyond this id are in no mask of kubelet's.
 const MAX_NUMA_NODE_ID: u32 = 63;
+const TOO_HIGH: &str = "no NUMA node has so high an id";
 /// The most resources of a zone, and devices of a resource on a NUMA node.
 const MAX_RESOURCES: usize = 256;
 const MAX_DEVICES: u64 = 4096;
@@ -48,14 +49,11 @@ pub(super) fn parse(object: &NodeResourceTopology, compact: &Compact) -> Result<
         }
         let mut seen = BTreeSet::new();
         for resource in &zone.resources {
-            if resource.name.len() > MAX_NAME || !seen.insert(resource.name.as_str()) {
-                return Err(invalid(
-                    "zones.resources.name",
-                    &resource.name,
-                    "too long, or there twice",
-                ));
+            let name = resource.name.as_str();
+            if name.len() > MAX_NAME || !seen.insert(name) {
+                return Err(invalid("zones.resources.name", name, "too long, or there twice"));
             }
-            match resource.name.as_str() {
+            match name {
                 "cpu" => cpus(compact, id, resource)?,
                 name if is_static && (name == MEMORY || name.starts_with(HUGE_PAGES)) => {
                     let kinds = zones.memory.entry(id).or_default();
@@ -64,11 +62,8 @@ pub(super) fn parse(object: &NodeResourceTopology, compact: &Compact) -> Result<
                 name if name.contains('/') => {
                     let amount = amount(resource)?;
                     if amount.all > MAX_DEVICES {
-                        return Err(invalid(
-                            "zones.resources.capacity",
-                            &resource.capacity,
-                            "too many devices",
-                        ));
+                        let capacity = &resource.capacity;
+                        return Err(invalid("zones.resources.capacity", capacity, "too many devices"));
                     }
                     zones.devices.entry(name.to_owned()).or_default().insert(id, amount);
                 }
@@ -78,19 +73,13 @@ pub(super) fn parse(object: &NodeResourceTopology, compact: &Compact) -> Result<
     }
     for cpu in compact.topology.cpus.values() {
         if !zones.distances.contains_key(&cpu.node) {
-            return Err(invalid(
-                "topology",
-                &cpu.node.to_string(),
-                "there is no zone of this NUMA node",
-            ));
+            let node = cpu.node.to_string();
+            return Err(invalid("topology", &node, "there is no zone of this NUMA node"));
         }
     }
     if is_static && !zones.memory.values().any(|kinds| kinds.contains_key(MEMORY)) {
-        return Err(invalid(
-            "kubelet.memory",
-            "",
-            "the policy is Static, and no zone has memory",
-        ));
+        let why = "the policy is Static, and no zone has memory";
+        return Err(invalid("kubelet.memory", "", why));
     }
     zones.groups = groups(compact)?;
     Ok(zones)
@@ -100,7 +89,7 @@ fn node(place: &'static str, zone: &str) -> Result<u32, NodeError> {
     let id: Option<u32> = zone.strip_prefix("node-").and_then(|id| id.parse().ok());
     match id {
         Some(id) if id <= MAX_NUMA_NODE_ID => Ok(id),
-        Some(_) => Err(invalid(place, zone, "no NUMA node has so high an id")),
+        Some(_) => Err(invalid(place, zone, TOO_HIGH)),
         None => Err(invalid(place, zone, "not the name of a NUMA zone (node-N)")),
     }
 }
@@ -108,12 +97,10 @@ fn node(place: &'static str, zone: &str) -> Result<u32, NodeError> {
 fn distances(zone: &Zone) -> Result<BTreeMap<u32, u64>, NodeError> {
     let mut row = BTreeMap::new();
     for cost in &zone.costs {
-        let distance = u32::try_from(cost.value)
-            .map_err(|_| invalid("zones.costs.value", &cost.value.to_string(), "not a distance"))?;
-        if row
-            .insert(node("zones.costs.name", &cost.name)?, u64::from(distance))
-            .is_some()
-        {
+        let value = cost.value.to_string();
+        let distance = u32::try_from(cost.value).map_err(|_| invalid("zones.costs.value", &value, "not a distance"))?;
+        let to = node("zones.costs.name", &cost.name)?;
+        if row.insert(to, u64::from(distance)).is_some() {
             return Err(invalid("zones.costs.name", &cost.name, "the distance is there twice"));
         }
     }
@@ -132,14 +119,11 @@ fn amount(resource: &Resource) -> Result<Amount, NodeError> {
     };
     let free = quantity("zones.resources.available", &resource.available)?;
     if free > all {
-        Err(invalid(
-            "zones.resources.available",
-            &resource.available,
-            "more than is allocatable",
-        ))
-    } else {
-        Ok(Amount { all, free })
+        let available = &resource.available;
+        let what = "zones.resources.available";
+        return Err(invalid(what, available, "more than is allocatable"));
     }
+    Ok(Amount { all, free })
 }
 
 /// Whether the zone counts the CPUs that the attribute names: otherwise one of them is old, or another program's.
@@ -147,17 +131,18 @@ fn cpus(compact: &Compact, node: u32, resource: &Resource) -> Result<(), NodeErr
     let here = compact.topology.cpus.iter().filter(|(_, cpu)| cpu.node == node);
     let here: CpuSet = here.map(|(number, _)| *number).collect();
     let free = compact.free.intersection(&here).len();
+    let Resource {
+        capacity, available, ..
+    } = resource;
     let told = [
         (
             "of capacity",
-            "zones.resources.capacity",
-            &resource.capacity,
+            quantity("zones.resources.capacity", capacity)?,
             here.len(),
         ),
-        ("available", "zones.resources.available", &resource.available, free),
+        ("available", quantity("zones.resources.available", available)?, free),
     ];
-    for (what, place, text, counted) in told {
-        let told = quantity(place, text)?;
+    for (what, told, counted) in told {
         if told != counted as u64 {
             return Err(NodeError::Contradiction {
                 node,
@@ -174,20 +159,10 @@ fn cpus(compact: &Compact, node: u32, resource: &Resource) -> Result<(), NodeErr
 fn groups(compact: &Compact) -> Result<BTreeMap<u32, u64>, NodeError> {
     let mut masks = BTreeMap::new();
     for (node, cells) in compact.managers.memory_groups.iter().flatten() {
-        let mut mask = 0u64;
-        for id in cells.iter().chain([node]) {
-            if *id > MAX_NUMA_NODE_ID {
-                return Err(invalid(
-                    "kubelet.memory",
-                    &id.to_string(),
-                    "no NUMA node has so high an id",
-                ));
-            }
+        if let Some(id) = cells.iter().chain([node]).find(|id| **id > MAX_NUMA_NODE_ID) {
+            return Err(invalid("kubelet.memory", &id.to_string(), TOO_HIGH));
         }
-        for cell in cells {
-            mask |= 1 << cell;
-        }
-        masks.insert(*node, mask);
+        masks.insert(*node, cells.iter().fold(0u64, |mask, cell| mask | 1 << cell));
     }
     Ok(masks)
 }

@@ -68,9 +68,8 @@ impl Environment {
                             Some(Text::Known(value)) => expanded.push_str(value),
                             Some(Text::Unknown { on, .. }) => unknown = unknown.or(Some(on.clone())),
                             None if self.is_open => {
-                                unknown = unknown.or_else(|| {
-                                    Some(format!("variable {} may be one of envFrom", excerpt::name(name)))
-                                });
+                                let may = || format!("variable {} may be one of envFrom", excerpt::name(name));
+                                unknown = unknown.or_else(|| Some(may()));
                             }
                             None => expanded.push_str(&format!("$({name})")),
                         }
@@ -112,25 +111,22 @@ fn from_source(pod: &Value, container: &Value, name: &str, source: &Value) -> Te
         (_, reference @ Value::Object(_)) => cpus(pod, container, reference),
         _ => None,
     };
-    known.filter(|value| value.len() <= MAX_TEXT).map_or_else(
-        || {
-            let kind = source.as_object().and_then(|source| source.keys().next());
-            let of = source["fieldRef"]["fieldPath"]
-                .as_str()
-                .or(source["resourceFieldRef"]["resource"].as_str());
-            let kind = kind.map_or("nothing", String::as_str);
-            let of = of.map_or_else(String::new, |of| format!(" {}", excerpt::name(of)));
-            Text::Unknown {
-                written: String::new(),
-                on: format!(
-                    "variable {} comes from {}{of}, which is not read",
-                    excerpt::name(name),
-                    excerpt::name(kind)
-                ),
-            }
-        },
-        Text::Known,
-    )
+    if let Some(known) = known.filter(|value| value.len() <= MAX_TEXT) {
+        return Text::Known(known);
+    }
+    let kind = source.as_object().and_then(|source| source.keys().next());
+    let kind = excerpt::name(kind.map_or("nothing", String::as_str));
+    let of = [
+        &source["fieldRef"]["fieldPath"],
+        &source["resourceFieldRef"]["resource"],
+    ];
+    let of = of.into_iter().find_map(Value::as_str);
+    let of = of.map_or_else(String::new, |of| format!(" {}", excerpt::name(of)));
+    let name = excerpt::name(name);
+    Text::Unknown {
+        written: String::new(),
+        on: format!("variable {name} comes from {kind}{of}, which is not read"),
+    }
 }
 
 /// A field of the pod that is known before it is bound; a label or an annotation that it does not have is empty.
@@ -155,11 +151,7 @@ fn field(pod: &Value, path: &str) -> Option<String> {
 fn cpus(pod: &Value, container: &Value, reference: &Value) -> Option<String> {
     let of = match reference["containerName"].as_str().filter(|name| !name.is_empty()) {
         None => container,
-        Some(name) => {
-            let lists = [&pod["spec"]["containers"], &pod["spec"]["initContainers"]];
-            let mut all = lists.into_iter().filter_map(Value::as_array).flatten();
-            all.find(|one| one["name"].as_str() == Some(name))?
-        }
+        Some(name) => super::container(pod, name)?,
     };
     let resources = &of["resources"];
     // The API server sets requests that are missing by the limits.
@@ -168,10 +160,8 @@ fn cpus(pod: &Value, container: &Value, reference: &Value) -> Option<String> {
         "requests.cpu" => quantity(&resources["requests"]["cpu"]).or(quantity(&resources["limits"]["cpu"]))?,
         _ => return None,
     };
-    let divisor = quantity(&reference["divisor"])
-        .filter(|milli| *milli > 0)
-        .unwrap_or(1000);
-    Some(amount.div_ceil(divisor).to_string())
+    let divisor = quantity(&reference["divisor"]).filter(|milli| *milli > 0);
+    Some(amount.div_ceil(divisor.unwrap_or(1000)).to_string())
 }
 
 /// In thousandths.

@@ -68,21 +68,11 @@ impl Request {
     /// The API server would not have stored it, or its runner would refuse it.
     pub fn of_pod(document: &Value, strategy: ScoringStrategy) -> Result<Self, RequestError> {
         let mut pod = manifest::pod(document)?;
-        let mut asking = pod.containers.iter();
-        let mut next = || {
-            asking.find(|container| {
-                container
-                    .resources
-                    .limits
-                    .devices
-                    .get(VM_RESOURCE)
-                    .is_some_and(|count| *count > 0)
-            })
-        };
-        let vm = match (next(), next()) {
-            (Some(one), Some(other)) => {
-                return Err(RequestError::SeveralVms(one.name.clone(), other.name.clone()));
-            }
+        let count = |container: &Container| container.resources.limits.devices.get(VM_RESOURCE).copied();
+        let asking = pod.containers.iter();
+        let mut asking = asking.filter(|one| count(one).is_some_and(|count| count > 0));
+        let vm = match (asking.next(), asking.next()) {
+            (Some(one), Some(other)) => return Err(RequestError::SeveralVms(one.name.clone(), other.name.clone())),
             (Some(one), None) => Some(vm(document, &one.name)?),
             (None, _) => None,
         };
@@ -134,11 +124,8 @@ impl Request {
     /// The CPU limit of the VM's container and of its pod, whichever is less, thousandths; `None` without one. kubelet
     /// writes at least 10 into `cpu.max`.
     pub(crate) fn limit_milli(&self, vm: &RequestedVm) -> Option<u64> {
-        let container = self
-            .pod
-            .containers
-            .iter()
-            .find(|container| container.name == vm.container);
+        let mut containers = self.pod.containers.iter();
+        let container = containers.find(|container| container.name == vm.container);
         let own = container.and_then(|container| container.resources.limits.milli_cpus);
         let pods = self.pod.own().and_then(|own| own.limits.milli_cpus);
         let limits = [own, pods].into_iter().flatten().filter(|milli| *milli > 0);
@@ -154,16 +141,17 @@ pub fn qos_class(option: Option<Qos>, label: Option<&str>) -> Option<Qos> {
     option.or_else(|| label.and_then(Qos::parse))
 }
 
-fn vm(document: &Value, container: &str) -> Result<RequestedVm, RequestError> {
-    let spec = &document["spec"];
-    let lists = [&spec["containers"], &spec["initContainers"]];
+fn container<'a>(pod: &'a Value, name: &str) -> Option<&'a Value> {
+    let lists = [&pod["spec"]["containers"], &pod["spec"]["initContainers"]];
     let mut all = lists.into_iter().filter_map(Value::as_array).flatten();
-    let found = all.find(|one| one["name"].as_str() == Some(container));
-    let found = found.unwrap_or(&Value::Null);
+    all.find(|one| one["name"].as_str() == Some(name))
+}
+
+fn vm(document: &Value, container: &str) -> Result<RequestedVm, RequestError> {
+    let found = self::container(document, container).unwrap_or(&Value::Null);
     let environment = Environment::of(document, found);
-    let words = ["command", "args"]
-        .into_iter()
-        .filter_map(|list| found[list].as_array());
+    let words = [&found["command"], &found["args"]].into_iter();
+    let words = words.filter_map(Value::as_array);
     let words = words.flatten().filter_map(Value::as_str);
     let words: Vec<Text> = words.map(|word| environment.expand(word)).collect();
     let refused = |problem| RequestError::Options {

@@ -47,11 +47,8 @@ pub(super) fn parse(words: &[Text]) -> Result<Options, String> {
             Some((name, value)) => (name, Some(value)),
             None => (option, None),
         };
-        match name {
-            "resource-spec" => options.has_spec = true,
-            "resource-status" => options.has_status = true,
-            _ => {}
-        }
+        options.has_spec |= name == "resource-spec";
+        options.has_status |= name == "resource-status";
         if !NAMES.contains(&name) {
             continue;
         }

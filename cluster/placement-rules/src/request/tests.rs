@@ -32,39 +32,16 @@ fn the_container_that_asks_for_a_vm_has_it() {
 
 #[test]
 fn what_the_runner_will_ask_is_read_from_its_command() {
-    let command = [
-        "/usr/bin/stelia-runner",
-        "run",
-        "--qmp=/run/q",
-        "--qos",
-        "LSR",
-        "--cpu-bind-policy=SpreadByPCPUs",
-        "--resource-spec",
-        "/etc/p/spec",
-        "--resource-status=/etc/p/status",
-        "--cpus",
-        "3",
-        "--",
-        "qemu-system-x86_64",
-        "--qos=BE",
-    ];
+    let command = "/usr/bin/stelia-runner run --qmp=/run/q --qos LSR --cpu-bind-policy=SpreadByPCPUs \
+        --resource-spec /etc/p/spec --resource-status=/etc/p/status --cpus 3 -- qemu-system-x86_64 --qos=BE";
+    let command: Vec<&str> = command.split(' ').collect();
     let spec = json!({koordinator::RESOURCE_SPEC: r#"{"requiredCPUBindPolicy":"FullPCPUs"}"#});
     let vm = read(&command, spec).unwrap().vm.unwrap();
     assert!(vm.follows_scheduler);
-    assert_eq!(
-        (
-            vm.allocation.qos,
-            vm.allocation.cpus,
-            vm.allocation.cpu_bind_policy,
-            vm.allocation.required_cpu_bind_policy
-        ),
-        (
-            Some(Qos::Lsr),
-            Some(3),
-            Some(CpuBindPolicy::SpreadByPcpus),
-            Some(CpuBindPolicy::FullPcpus)
-        )
-    );
+    let asked = vm.allocation;
+    assert_eq!((asked.qos, asked.cpus), (Some(Qos::Lsr), Some(3)));
+    assert_eq!(asked.cpu_bind_policy, Some(CpuBindPolicy::SpreadByPcpus));
+    assert_eq!(asked.required_cpu_bind_policy, Some(CpuBindPolicy::FullPcpus));
     // Without the option the runner does not look at the annotation.
     let spec = json!({koordinator::RESOURCE_SPEC: "no JSON"});
     assert!(read(&["stelia-runner", "run"], spec).is_ok());
@@ -123,10 +100,8 @@ fn limits_and_alignments_are_read() {
     let words = words.map(|word| Text::Known(word.to_owned()));
     let read = options::parse(&words).unwrap().allocation;
     assert_eq!(read.cpu_limit, Some(2500));
-    assert_eq!(
-        read.numa_topology_alignment_policy,
-        Some(NumaTopologyAlignmentPolicy::SingleNumaNode)
-    );
+    let alignment = read.numa_topology_alignment_policy;
+    assert_eq!(alignment, Some(NumaTopologyAlignmentPolicy::SingleNumaNode));
 }
 
 fn with_env(command: &[&str], labels: Value, env: Value) -> Result<Request, RequestError> {
@@ -145,24 +120,12 @@ fn the_class_and_the_cpus_are_taken_from_variables() {
         {"name": "CPUS", "valueFrom": of("metadata.annotations['cpus']")},
         {"name": "ALL", "value": "--cpu-bind-policy=SpreadByPCPUs"},
     ]);
-    let command = [
-        "stelia-runner",
-        "run",
-        "--qos=$(QOS)",
-        "--cpus",
-        "$(CPUS)",
-        "$(ALL)",
-        "--",
-        "--qos=$(NONE)",
-    ];
-    let vm = with_env(&command, json!({"koordinator.sh/qosClass": "LSE"}), env)
-        .unwrap()
-        .vm
-        .unwrap();
-    assert_eq!(
-        (vm.allocation.qos, vm.allocation.cpus, vm.allocation.cpu_bind_policy),
-        (Some(Qos::Lse), Some(3), Some(CpuBindPolicy::SpreadByPcpus))
-    );
+    let command = "stelia-runner run --qos=$(QOS) --cpus $(CPUS) $(ALL) -- --qos=$(NONE)";
+    let command: Vec<&str> = command.split(' ').collect();
+    let request = with_env(&command, json!({"koordinator.sh/qosClass": "LSE"}), env).unwrap();
+    let asked = request.vm.unwrap().allocation;
+    assert_eq!((asked.qos, asked.cpus), (Some(Qos::Lse), Some(3)));
+    assert_eq!(asked.cpu_bind_policy, Some(CpuBindPolicy::SpreadByPcpus));
 }
 
 #[rstest]

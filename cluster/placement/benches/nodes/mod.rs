@@ -62,6 +62,11 @@ pub fn object(name: &str, dice: &mut Dice, by_kubelet: bool) -> String {
         }
     }
     let exclusive: CpuSet = allocations.iter().flat_map(|one| one.cpus.iter()).collect();
+    let pages = |total| Pages {
+        total,
+        reserved: 0,
+        free: total,
+    };
     let numa = |id: u32| KernelNumaNode {
         distances: (0..2).map(|other| (other, if other == id { 10 } else { 21 })).collect(),
         memory: Some(NumaMemory {
@@ -69,17 +74,7 @@ pub fn object(name: &str, dice: &mut Dice, by_kubelet: bool) -> String {
             reserved: 2 << 30,
             assigned: if by_kubelet { given[id as usize] } else { 0 },
         }),
-        huge_pages: BTreeMap::from([
-            (
-                2 << 20,
-                Pages {
-                    total: 1024,
-                    reserved: 0,
-                    free: 1024,
-                },
-            ),
-            (1 << 30, Pages::default()),
-        ]),
+        huge_pages: BTreeMap::from([(2 << 20, pages(1024)), (1 << 30, pages(0))]),
     };
     let policies = AllocatorPolicies {
         source: CpuSource::Steliad,
@@ -87,6 +82,7 @@ pub fn object(name: &str, dice: &mut Dice, by_kubelet: bool) -> String {
         ..AllocatorPolicies::default()
     };
     let used = |id: u32| given[id as usize] > 0;
+    let options = by_kubelet.then(|| ("full-pcpus-only".to_owned(), "true".to_owned()));
     let facts = Facts {
         name: name.to_owned(),
         numa: (0..2).map(|id| (id, numa(id))).collect(),
@@ -94,10 +90,7 @@ pub fn object(name: &str, dice: &mut Dice, by_kubelet: bool) -> String {
         shared: topology.online().difference(&exclusive),
         kubelet: Kubelet {
             cpu_policy: if by_kubelet { "static" } else { "none" }.to_owned(),
-            cpu_options: by_kubelet
-                .then(|| ("full-pcpus-only".to_owned(), "true".to_owned()))
-                .into_iter()
-                .collect(),
+            cpu_options: options.into_iter().collect(),
             reserved: reserved.clone(),
             alignment: Some(Alignment {
                 policy: "single-numa-node".to_owned(),
@@ -129,13 +122,8 @@ pub fn object(name: &str, dice: &mut Dice, by_kubelet: bool) -> String {
 pub fn pod(kind: usize) -> Value {
     let cpus = [1, 2, 2, 4, 4, 6, 8, 8, 10, 12, 14, 16, 16, 20, 24, 28, 32, 40, 48, 64][kind];
     let limits = json!({"cpu": cpus.to_string(), "memory": format!("{}Gi", 2 + kind), "stelia.io/vm": "1"});
-    let command = json!([
-        "stelia-runner",
-        "run",
-        "--resource-status=/etc/podinfo/status",
-        "--",
-        "qemu-system-x86_64"
-    ]);
+    let command = "stelia-runner run --resource-status=/etc/podinfo/status -- qemu-system-x86_64";
+    let command: Vec<&str> = command.split(' ').collect();
     let vm = json!({"name": "vm", "image": "vm", "command": command, "resources": {"limits": limits}});
     json!({"metadata": {"name": "vm", "namespace": "tenant", "labels": {"app": "vm"}}, "spec": {"containers": [vm]}})
 }

@@ -84,6 +84,7 @@ impl Endpoint {
 
     /// Never ends: leads the Service here while this instance places pods. Afterwards it writes nothing, because the next leader does.
     pub async fn lead_for_ever(&self, api: &Api, places_pods: impl Fn() -> bool) {
+        let service = format!("the Service {}/{}", self.namespace, self.service);
         let mut checked: Option<Instant> = None;
         loop {
             if !places_pods() {
@@ -93,16 +94,10 @@ impl Endpoint {
                     Ok(written) => {
                         checked = Some(Instant::now());
                         if written {
-                            info!(
-                                "the Service {}/{} leads here, to {}",
-                                self.namespace, self.service, self.address
-                            );
+                            info!("{service} leads here, to {}", self.address);
                         }
                     }
-                    Err(failure) => warn!(
-                        "the Service {}/{} is not led here: {failure}",
-                        self.namespace, self.service
-                    ),
+                    Err(failure) => warn!("{service} is not led here: {failure}"),
                 }
             }
             tokio::time::sleep(PUBLISH_PERIOD).await;

@@ -53,6 +53,15 @@ impl ServerFailure {
         }
     }
 
+    /// The pause that the API server asks for.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        if let Self::Busy { after, .. } = self {
+            *after
+        } else {
+            None
+        }
+    }
+
     pub(super) fn unanswered(cause: impl Display) -> Self {
         Self::Unknown(excerpt::excerpt(&cause.to_string()))
     }

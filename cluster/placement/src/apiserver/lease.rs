@@ -4,8 +4,7 @@
 //! pods: what the former leader sent has usually arrived by then, and the API server ends each request after [`REQUEST_TIMEOUT`]. A binding of a leader that
 //! was frozen or cut off may come later still, and take CPUs that are promised to another pod; the node gives no CPU twice, and refuses one of them.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use http::Method;
@@ -59,20 +58,11 @@ struct Candidate {
 }
 
 /// Whether this instance is the leader.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Leadership {
     until: Mutex<Option<Instant>>,
     /// How often it became the leader.
     terms: watch::Sender<u64>,
-}
-
-impl Default for Leadership {
-    fn default() -> Self {
-        Self {
-            until: Mutex::new(None),
-            terms: watch::Sender::new(0),
-        }
-    }
 }
 
 impl Leadership {
@@ -118,21 +108,15 @@ fn record(lease: &Value) -> Record {
     }
 }
 
-/// `MicroTime`.
-fn now_text() -> String {
-    format!("{:.6}", Timestamp::now())
-}
-
 impl LeaseClaim {
     fn path(&self) -> String {
-        format!(
-            "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
-            escape(&self.namespace)
-        )
+        let namespace = escape(&self.namespace);
+        format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases")
     }
 
     fn lease(&self, version: Option<&str>, before: Option<&Record>) -> Value {
-        let now = now_text();
+        // `MicroTime`.
+        let now = format!("{:.6}", Timestamp::now());
         let kept = before.filter(|before| before.holder == self.identity);
         let transitions = before.map_or(0, |before| before.transitions + i64::from(kept.is_none()));
         let mut lease = json!({

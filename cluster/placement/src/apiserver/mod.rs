@@ -29,6 +29,9 @@ pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit of an answer that is read as a whole, in bytes. Whoever makes pods chooses how long a list of them is.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
+/// A request's body, with its type.
+type Content<'a> = Option<(&'a str, &'a Value)>;
+
 /// The API server, with a bound on each request.
 #[derive(Clone)]
 pub struct Api {
@@ -72,12 +75,7 @@ impl Api {
     }
 
     /// Sends a request, and reads the answer as a JSON object.
-    pub(crate) async fn call(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<(&str, &Value)>,
-    ) -> Result<Value, ServerFailure> {
+    pub(crate) async fn call(&self, method: Method, path: &str, body: Content<'_>) -> Result<Value, ServerFailure> {
         let text = self.text(REQUEST_TIMEOUT, method, path, body).await?;
         serde_json::from_slice(&text).map_err(ServerFailure::unanswered)
     }
@@ -88,32 +86,23 @@ impl Api {
         timeout: Duration,
         method: Method,
         path: &str,
-        body: Option<(&str, &Value)>,
+        body: Content<'_>,
     ) -> Result<Bytes, ServerFailure> {
         let text = async {
             let response = self.send(method, path, body).await?;
             let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
-            let body = body.map_err(|cause| {
-                if cause.is::<LengthLimitError>() {
-                    ServerFailure::TooLong(MAX_ANSWER_BYTES)
-                } else {
-                    ServerFailure::unanswered(cause)
-                }
+            let body = body.map_err(|cause| match cause.is::<LengthLimitError>() {
+                true => ServerFailure::TooLong(MAX_ANSWER_BYTES),
+                false => ServerFailure::unanswered(cause),
             })?;
             Ok(body.to_bytes())
         };
-        tokio::time::timeout(timeout, text)
-            .await
-            .map_err(|_| ServerFailure::timed_out(timeout))?
+        let text = tokio::time::timeout(timeout, text).await;
+        text.map_err(|_| ServerFailure::timed_out(timeout))?
     }
 
     /// Sends a request, and reads the answer's beginning.
-    async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<(&str, &Value)>,
-    ) -> Result<Response<Body>, ServerFailure> {
+    async fn send(&self, method: Method, path: &str, body: Content<'_>) -> Result<Response<Body>, ServerFailure> {
         let request = Request::builder().method(method).uri(path);
         let request = match body {
             Some((kind, value)) => request
@@ -130,16 +119,10 @@ impl Api {
         if response.status() == StatusCode::UNAUTHORIZED {
             self.connection().unauthorized = true;
         }
-        let after = response
-            .headers()
-            .get(http::header::RETRY_AFTER)
-            .and_then(|value| value.to_str().ok()?.parse().ok());
-        let body = response
-            .into_body()
-            .collect()
-            .await
-            .map(|body| body.to_bytes())
-            .unwrap_or_default();
+        let after = response.headers().get(http::header::RETRY_AFTER);
+        let after = after.and_then(|value| value.to_str().ok()?.parse().ok());
+        let body = response.into_body().collect().await;
+        let body = body.map(|body| body.to_bytes()).unwrap_or_default();
         Err(ServerFailure::of(code, after.map(Duration::from_secs), &body))
     }
 }

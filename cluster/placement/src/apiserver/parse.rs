@@ -150,16 +150,11 @@ struct Chosen {
 
 fn whole(cpu: &Value) -> Option<u64> {
     let milli = match cpu {
-        Value::String(text) => text.parse::<Quantity>().ok().map(|quantity| quantity.milli()),
-        Value::Number(number) => number
-            .as_u64()
-            .map(|cpus| i128::from(cpus) * 1000)
-            .and_then(|milli| milli.try_into().ok()),
-        _ => None,
+        Value::String(text) => text.parse::<Quantity>().ok()?.milli(),
+        Value::Number(number) => number.as_u64()?.checked_mul(1000)?,
+        _ => return None,
     };
-    milli
-        .filter(|milli| *milli > 0 && milli % 1000 == 0)
-        .map(|milli| milli / 1000)
+    (milli > 0 && milli % 1000 == 0).then_some(milli / 1000)
 }
 
 impl Resources {
@@ -196,18 +191,14 @@ fn of_object(object: Object) -> Option<ParsedPod> {
     let whole_cpus = own().map(Resources::whole_cpus).fold(sum, u64::max);
     let chosen = metadata.annotations.status.as_deref().unwrap_or_default();
     let chosen: Chosen = serde_json::from_str(chosen).unwrap_or_default();
+    let cpus: Option<CpuSet> = chosen.cpuset.trim().parse().ok();
     Some(ParsedPod {
         uid: Uid::parse(&metadata.uid)?,
         shown_as: metadata.annotations.mirror.as_deref().and_then(Uid::parse),
         name: format!("{}/{}", metadata.namespace, metadata.name).into(),
         version: metadata.resource_version.parse().ok()?,
         node: spec.node_name.filter(|node| !node.is_empty()).map(Into::into),
-        cpus: chosen
-            .cpuset
-            .trim()
-            .parse()
-            .ok()
-            .filter(|cpus: &CpuSet| !cpus.is_empty()),
+        cpus: cpus.filter(|cpus| !cpus.is_empty()),
         priority: spec.priority,
         unschedulable: status.conditions.iter().any(Condition::is_unschedulable),
         ending: metadata.deletion_timestamp.is_some(),

@@ -47,30 +47,20 @@ impl Api {
     /// # Errors
     /// [`ServerFailure::Conflict`]: it is bound, it is another pod, it has another version, or what etcd did is not known.
     pub async fn bind(&self, to: &ToBind, version: Version, assigned_cpus: Option<&str>) -> Result<(), ServerFailure> {
-        let annotations: Map<String, Value> = assigned_cpus
-            .map(|cpus| (STATUS.to_owned(), Value::from(cpus)))
-            .into_iter()
-            .collect();
+        let status = assigned_cpus.map(|cpus| (STATUS.to_owned(), Value::from(cpus)));
+        let annotations: Map<String, Value> = status.into_iter().collect();
         let mut body = json!({
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {
-                "namespace": to.namespace,
-                "name": to.name,
-                "uid": to.uid,
-                "annotations": annotations,
-            },
+            "metadata": {"namespace": to.namespace, "name": to.name, "uid": to.uid, "annotations": annotations},
             "target": {"apiVersion": "v1", "kind": "Node", "name": to.node},
         });
         if version != 0 {
             body["metadata"]["resourceVersion"] = version.to_string().into();
         }
         // The API server, too, ends the request after so long: it would otherwise work on one that nobody waits for.
-        let path = format!(
-            "{}/binding?timeout={}s",
-            path(&to.namespace, &to.name),
-            REQUEST_TIMEOUT.as_secs()
-        );
+        let (pod, seconds) = (path(&to.namespace, &to.name), REQUEST_TIMEOUT.as_secs());
+        let path = format!("{pod}/binding?timeout={seconds}s");
         self.call(Method::POST, &path, Some((JSON, &body))).await.map(drop)
     }
 

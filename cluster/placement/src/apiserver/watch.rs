@@ -43,13 +43,13 @@ pub trait Follower: Send + Sync {
     fn changed(&self, object: &RawValue);
 
     /// An object was deleted, or is not selected any more.
-    fn gone(&self, object: &RawValue);
+    fn gone(&self, _object: &RawValue) {}
 
     /// The objects of a list follow, as changed ones.
-    fn list_begins(&self);
+    fn list_begins(&self) {}
 
     /// The list is complete: objects that were not in it are gone. `term`: the number in `terms` for which it was requested.
-    fn list_ends(&self, version: Version, term: u64);
+    fn list_ends(&self, _version: Version, _term: u64) {}
 
     /// A request failed; it is tried again.
     fn failed(&self, failure: &ServerFailure);
@@ -152,10 +152,7 @@ pub async fn follow(
 /// Pauses, longer after each failure and at least as long as the server asks for.
 async fn back_off(failure: &ServerFailure, failures: &mut u32, follower: &dyn Follower) {
     follower.failed(failure);
-    let retry_after = match failure {
-        ServerFailure::Busy { after, .. } => after.unwrap_or_default(),
-        _ => Duration::ZERO,
-    };
+    let retry_after = failure.retry_after().unwrap_or_default();
     tokio::time::sleep(retry_after.max(BACKOFF.pause(*failures))).await;
     *failures = failures.saturating_add(1);
 }
@@ -208,17 +205,15 @@ async fn watch_from(
         path = format!("{path}&fieldSelector={}", escape(source.fields));
     }
     let response = api.send(Method::GET, &path, None);
-    let response = tokio::time::timeout(RESPONSE_TIMEOUT, response)
-        .await
-        .map_err(|_| ServerFailure::timed_out(RESPONSE_TIMEOUT))??;
+    let response = tokio::time::timeout(RESPONSE_TIMEOUT, response).await;
+    let response = response.map_err(|_| ServerFailure::timed_out(RESPONSE_TIMEOUT))??;
     let mut body = response.into_body();
     let mut partial_line = Vec::new();
     let end = Instant::now() + Duration::from_secs(WATCH_SECONDS) + RESPONSE_TIMEOUT;
     loop {
         // The timeout ends a connection that broke without being closed.
-        let frame = tokio::time::timeout_at(end, body.frame())
-            .await
-            .map_err(|_| ServerFailure::timed_out(RESPONSE_TIMEOUT))?;
+        let frame = tokio::time::timeout_at(end, body.frame()).await;
+        let frame = frame.map_err(|_| ServerFailure::timed_out(RESPONSE_TIMEOUT))?;
         let Some(frame) = frame else { return Ok(()) };
         let Ok(data) = frame.map_err(ServerFailure::unanswered)?.into_data() else {
             continue;
@@ -238,10 +233,8 @@ async fn watch_from(
         }
         partial_line.extend_from_slice(rest);
         if partial_line.len() > MAX_EVENT_BYTES {
-            return Err(ServerFailure::unanswered(format!(
-                "{}: an event of more than {MAX_EVENT_BYTES} bytes",
-                source.path
-            )));
+            let cause = format!("{}: an event of more than {MAX_EVENT_BYTES} bytes", source.path);
+            return Err(ServerFailure::unanswered(cause));
         }
     }
 }

@@ -35,15 +35,11 @@ pub(super) enum CallError {
     TooMany(usize),
     #[error("the pod: {0}")]
     Pod(String),
+    /// Another instance may answer, or this one later.
     #[error(transparent)]
     NotReady(#[from] NotReady),
-}
-
-impl CallError {
-    /// Whether another instance may answer, or this one later.
-    pub(super) fn is_temporary(&self) -> bool {
-        matches!(self, Self::NotReady(_))
-    }
+    #[error("{0}")]
+    Unwritten(#[from] serde_json::Error),
 }
 
 fn syntax(cause: serde_json::Error) -> CallError {
@@ -86,7 +82,7 @@ fn pod_needs(placer: &Placer, nodes: usize, pod: &RawValue) -> Result<PodNeeds, 
 ///
 /// All refusals are unresolvable by preemption: kube-scheduler chooses victims by its own filters, which the nodes of a call have passed, so it would find
 /// none on them, and treats that as an error.
-pub(super) fn filter(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, serde_json::Error> {
+pub(super) fn filter(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError> {
     let impossible;
     let answered_at = placer.now();
     let mut result = ExtenderFilterResult::default();
@@ -111,7 +107,7 @@ pub(super) fn filter(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, serde_json
             result.node_names = Some(best_nodes(fit, number));
         }
     }
-    serde_json::to_vec(&result)
+    Ok(serde_json::to_vec(&result)?)
 }
 
 /// `HostPriorityList`, JSON.
@@ -130,7 +126,7 @@ pub(super) fn prioritize(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallEr
             list.push(HostPriority { host, score });
         }),
     }
-    serde_json::to_vec(&list).map_err(syntax)
+    Ok(serde_json::to_vec(&list)?)
 }
 
 /// `ExtenderPreemptionResult`, JSON: the nodes where the pod finds room once their victims are gone, with these victims. It has no place for an
@@ -138,9 +134,8 @@ pub(super) fn prioritize(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallEr
 pub(super) fn preempt(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError> {
     let args: ExtenderPreemptionArgs<'_> = serde_json::from_slice(body).map_err(syntax)?;
     let all = args.node_name_to_meta_victims.ok_or(CallError::NoVictims)?;
-    let all = all
-        .into_iter()
-        .map(|(name, victims)| (name, victims.unwrap_or_default()));
+    let all = all.into_iter();
+    let all = all.map(|(name, victims)| (name, victims.unwrap_or_default()));
     let mut all: BTreeMap<&str, MetaVictims<'_>> = all.collect();
     // kube-scheduler's counting suffices for a pod that gets no CPUs of its own.
     let needs = pod_needs(placer, all.len(), args.pod)?;
@@ -167,17 +162,16 @@ pub(super) fn preempt(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError
     let result = ExtenderPreemptionResult {
         node_name_to_meta_victims: all,
     };
-    serde_json::to_vec(&result).map_err(syntax)
+    Ok(serde_json::to_vec(&result)?)
 }
 
 /// `ExtenderBindingResult`, JSON.
-pub(super) async fn bind(placer: &Arc<Placer>, body: &[u8]) -> Result<Vec<u8>, serde_json::Error> {
-    let error = match serde_json::from_slice::<ToBind>(body) {
-        Err(cause) => format!("stelia-placement: {}", syntax(cause)),
-        Ok(to) => match placer.bind(&to).await {
-            Ok(()) => String::new(),
-            Err(cause) => format!("stelia-placement: {cause}"),
-        },
+pub(super) async fn bind(placer: &Arc<Placer>, body: &[u8]) -> Result<Vec<u8>, CallError> {
+    let outcome = match serde_json::from_slice::<ToBind>(body) {
+        Err(cause) => Err(syntax(cause).to_string()),
+        Ok(to) => placer.bind(&to).await.map_err(|cause| cause.to_string()),
     };
-    serde_json::to_vec(&ExtenderBindingResult { error })
+    let error = outcome.err().map(|cause| format!("stelia-placement: {cause}"));
+    let error = error.unwrap_or_default();
+    Ok(serde_json::to_vec(&ExtenderBindingResult { error })?)
 }

@@ -1,6 +1,7 @@
 //! Connections. A client that is slow or broken does not delay others.
 
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use super::calls::CallError;
 use super::idle_timeout::{IdleTimeout, TimedStream};
 use super::tls::Tls;
 use super::{calls, metrics};
@@ -72,9 +74,13 @@ pub struct Service {
 
 /// Serves until `ended`; connections that are open then finish their requests.
 pub async fn serve(placer: Arc<Placer>, listener: TcpListener, service: Service, ended: CancellationToken) {
-    let Service { paths, tls, bounds } = service;
+    let bounds = service.bounds;
     let free = Arc::new(Semaphore::new(bounds.connections));
-    let tls = tls.map(Arc::new);
+    let client = Client {
+        placer,
+        service: Arc::new(service),
+        ended: ended.clone(),
+    };
     loop {
         // At the limit, the kernel keeps further connections waiting.
         let permit = tokio::select! {
@@ -93,15 +99,9 @@ pub async fn serve(placer: Arc<Placer>, listener: TcpListener, service: Service,
             },
             () = ended.cancelled() => break,
         };
-        let (placer, tls, ended) = (placer.clone(), tls.clone(), ended.clone());
+        let client = client.clone();
         tokio::spawn(async move {
-            let client = Client {
-                placer,
-                paths,
-                bounds,
-                ended,
-            };
-            client.connection(stream, tls).await;
+            client.connection(stream).await;
             drop(permit);
         });
     }
@@ -111,20 +111,20 @@ pub async fn serve(placer: Arc<Placer>, listener: TcpListener, service: Service,
 }
 
 /// One connection.
+#[derive(Clone)]
 struct Client {
     placer: Arc<Placer>,
-    paths: Paths,
-    bounds: Bounds,
+    service: Arc<Service>,
     ended: CancellationToken,
 }
 
 impl Client {
-    async fn connection(self, stream: TcpStream, tls: Option<Arc<Tls>>) {
+    async fn connection(self, stream: TcpStream) {
         let _ = stream.set_nodelay(true);
-        let Some(tls) = tls else {
+        let Some(tls) = &self.service.tls else {
             return self.http(stream).await;
         };
-        match tokio::time::timeout(self.bounds.headers, tls.acceptor().accept(stream)).await {
+        match tokio::time::timeout(self.service.bounds.headers, tls.acceptor().accept(stream)).await {
             Ok(Ok(stream)) => self.http(stream).await,
             Ok(Err(cause)) => debug!("a client's TLS handshake: {cause}"),
             Err(_) => debug!("a client's TLS handshake took too long"),
@@ -132,12 +132,8 @@ impl Client {
     }
 
     async fn http<S: AsyncRead + AsyncWrite + Unpin>(self, stream: S) {
-        let Self {
-            placer,
-            paths,
-            bounds,
-            ended,
-        } = self;
+        let (placer, ended) = (self.placer, self.ended);
+        let Service { paths, bounds, .. } = *self.service;
         let timeout = IdleTimeout::new(bounds.headers, bounds.idle);
         let stream = TimedStream::new(stream, timeout.clone());
         let idle_clock = timeout.clone();
@@ -152,9 +148,8 @@ impl Client {
                 // A scheduler calls on its open connections for as long as they last. A new one goes through the Service, which leads to the
                 // instance that places pods.
                 if paths == Paths::All && placer.ready().is_err() {
-                    answer
-                        .headers_mut()
-                        .insert(CONNECTION, http::HeaderValue::from_static("close"));
+                    let close = http::HeaderValue::from_static("close");
+                    answer.headers_mut().insert(CONNECTION, close);
                 }
                 timeout.ends();
                 Ok::<_, Infallible>(answer)
@@ -199,57 +194,56 @@ const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-fn response(code: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+type Answer = Response<Full<Bytes>>;
+
+fn response(code: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = code;
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, http::HeaderValue::from_static(kind));
+    let kind = http::HeaderValue::from_static(kind);
+    response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }
 
-fn probe_answer(ready: Result<(), NotReady>) -> Response<Full<Bytes>> {
+fn line(code: StatusCode, text: impl Display) -> Answer {
+    response(code, TEXT, format!("{text}\n"))
+}
+
+fn probe_answer(ready: Result<(), NotReady>) -> Answer {
     match ready {
-        Ok(()) => response(StatusCode::OK, TEXT, "ok\n"),
-        Err(cause) => response(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{cause}\n")),
+        Ok(()) => line(StatusCode::OK, "ok"),
+        Err(cause) => line(StatusCode::SERVICE_UNAVAILABLE, cause),
     }
 }
 
-async fn answer(
-    placer: &Arc<Placer>,
-    request: Request<Incoming>,
-    paths: Paths,
-    bounds: Bounds,
-) -> Response<Full<Bytes>> {
+async fn answer(placer: &Arc<Placer>, request: Request<Incoming>, paths: Paths, bounds: Bounds) -> Answer {
     let path = request.uri().path().to_owned();
     let probe = ["/healthz", "/readyz", "/leader", "/metrics"].contains(&path.as_str());
     if paths == Paths::Probes && !probe {
-        return response(StatusCode::NOT_FOUND, TEXT, "no such path\n");
+        return line(StatusCode::NOT_FOUND, "no such path");
     }
     let verb = Verb::parse(&path);
     if let (&Method::POST, Some(verb)) = (request.method(), verb) {
         let body = Limited::new(request.into_body(), bounds.body_bytes).collect();
         return match tokio::time::timeout(bounds.body, body).await {
             Ok(Ok(body)) => post(placer, verb, body.to_bytes()).await,
-            Ok(Err(cause)) if cause.is::<http_body_util::LengthLimitError>() => response(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                TEXT,
-                format!("more than {} bytes\n", bounds.body_bytes),
-            ),
-            Ok(Err(cause)) => response(StatusCode::BAD_REQUEST, TEXT, format!("{cause}\n")),
-            Err(_) => response(StatusCode::REQUEST_TIMEOUT, TEXT, "the body took too long\n"),
+            Ok(Err(cause)) if cause.is::<http_body_util::LengthLimitError>() => {
+                let most = format!("more than {} bytes", bounds.body_bytes);
+                line(StatusCode::PAYLOAD_TOO_LARGE, most)
+            }
+            Ok(Err(cause)) => line(StatusCode::BAD_REQUEST, cause),
+            Err(_) => line(StatusCode::REQUEST_TIMEOUT, "the body took too long"),
         };
     }
     match (request.method(), path.as_str()) {
-        (&Method::GET, "/healthz") => response(StatusCode::OK, TEXT, "ok\n"),
+        (&Method::GET, "/healthz") => line(StatusCode::OK, "ok"),
         (&Method::GET, "/readyz") => probe_answer(placer.is_synced().then_some(()).ok_or(NotReady::NotRead)),
         (&Method::GET, "/leader") => probe_answer(placer.ready()),
         (&Method::GET, "/metrics") => match metrics::text(placer) {
             Ok(text) => response(StatusCode::OK, OPEN_METRICS, text),
-            Err(cause) => response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{cause}\n")),
+            Err(cause) => line(StatusCode::INTERNAL_SERVER_ERROR, cause),
         },
-        _ if probe || verb.is_some() => response(StatusCode::METHOD_NOT_ALLOWED, TEXT, "another method\n"),
-        _ => response(StatusCode::NOT_FOUND, TEXT, "no such path\n"),
+        _ if probe || verb.is_some() => line(StatusCode::METHOD_NOT_ALLOWED, "another method"),
+        _ => line(StatusCode::NOT_FOUND, "no such path"),
     }
 }
 
@@ -263,33 +257,28 @@ named! {
     }
 }
 
-async fn post(placer: &Arc<Placer>, verb: Verb, body: Bytes) -> Response<Full<Bytes>> {
-    let failed = |cause: String| response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{cause}\n"));
+async fn post(placer: &Arc<Placer>, verb: Verb, body: Bytes) -> Answer {
     if verb == Verb::Bind {
-        return match calls::bind(placer, &body).await {
-            Ok(text) => response(StatusCode::OK, JSON, text),
-            Err(cause) => failed(cause.to_string()),
-        };
+        return called(calls::bind(placer, &body).await);
     }
     // The first question of its kind is evaluated for every node; meanwhile others are answered, and the Lease renewed.
     let asked = placer.clone();
-    let call_failed = |cause: calls::CallError| {
-        if cause.is_temporary() {
-            (StatusCode::SERVICE_UNAVAILABLE, cause.to_string())
-        } else {
-            (StatusCode::BAD_REQUEST, cause.to_string())
-        }
-    };
     let answered = placer.evaluate(move || match verb {
-        Verb::Filter => {
-            calls::filter(&asked, &body).map_err(|cause| (StatusCode::INTERNAL_SERVER_ERROR, cause.to_string()))
-        }
-        Verb::Preempt => calls::preempt(&asked, &body).map_err(call_failed),
-        Verb::Prioritize | Verb::Bind => calls::prioritize(&asked, &body).map_err(call_failed),
+        Verb::Filter => calls::filter(&asked, &body),
+        Verb::Preempt => calls::preempt(&asked, &body),
+        Verb::Prioritize | Verb::Bind => calls::prioritize(&asked, &body),
     });
     match answered.await {
-        Ok(Ok(text)) => response(StatusCode::OK, JSON, text),
-        Ok(Err((code, cause))) => response(code, TEXT, format!("{cause}\n")),
-        Err(cause) => failed(cause.to_string()),
+        Ok(result) => called(result),
+        Err(cause) => line(StatusCode::INTERNAL_SERVER_ERROR, cause),
+    }
+}
+
+fn called(result: Result<Vec<u8>, CallError>) -> Answer {
+    match result {
+        Ok(text) => response(StatusCode::OK, JSON, text),
+        Err(cause @ CallError::NotReady(_)) => line(StatusCode::SERVICE_UNAVAILABLE, cause),
+        Err(cause @ CallError::Unwritten(_)) => line(StatusCode::INTERNAL_SERVER_ERROR, cause),
+        Err(cause) => line(StatusCode::BAD_REQUEST, cause),
     }
 }

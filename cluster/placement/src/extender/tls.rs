@@ -108,9 +108,8 @@ fn load(files: &Files) -> Result<TlsAcceptor, TlsError> {
     let paired = |cause| TlsError::Pair(files.certificate.clone(), files.key.clone(), cause);
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|cause| TlsError::File(files.key.clone(), cause))?;
     let builder = ServerConfig::builder_with_provider(provider.clone());
-    let builder = builder
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(paired)?;
+    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]);
+    let builder = builder.map_err(paired)?;
     let builder = match &files.clients {
         None => builder.with_no_client_auth(),
         Some(path) => {
@@ -120,8 +119,6 @@ fn load(files: &Files) -> Result<TlsAcceptor, TlsError> {
             builder.with_client_cert_verifier(verifier.map_err(|cause| TlsError::Clients(path.clone(), cause))?)
         }
     };
-    let config = builder
-        .with_single_cert(certificates(&files.certificate)?, key)
-        .map_err(paired)?;
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    let config = builder.with_single_cert(certificates(&files.certificate)?, key);
+    Ok(TlsAcceptor::from(Arc::new(config.map_err(paired)?)))
 }

@@ -72,14 +72,14 @@ impl Placer {
         if let Err(BindError::Bind(.., ServerFailure::Conflict(_))) = outcome {
             outcome = self.try_bind(to).await;
         }
-        let (counter, text) = match &outcome {
-            Ok(()) => (&self.counts.bound, "bound".to_owned()),
-            Err(error @ (BindError::Rejected(..) | BindError::Unavailable(..))) => {
-                (&self.counts.rejected, error.to_string())
-            }
-            Err(error) => (&self.counts.failed, error.to_string()),
-        };
-        count(counter);
+        count(match &outcome {
+            Ok(()) => &self.counts.bound,
+            Err(BindError::Rejected(..) | BindError::Unavailable(..)) => &self.counts.rejected,
+            Err(_) => &self.counts.failed,
+        });
+        let text = outcome
+            .as_ref()
+            .map_or_else(ToString::to_string, |()| "bound".to_owned());
         info!("pod {} to node {}: {text}", to.pod(), to.node);
         outcome
     }
@@ -117,23 +117,15 @@ impl Placer {
         node: &NodeName,
     ) -> Result<Ticket, BindNotStarted<PlaceError>> {
         let mut evaluated = None;
-        let mut evaluations = 0;
-        loop {
+        for _ in 0..MAX_EVALUATIONS {
             let started = self.state().start_bind(request.clone(), node, self.now(), evaluated);
-            evaluated = match started {
-                Err(BindNotStarted::Rejected(PlaceError::NotEvaluated(evaluation)))
-                    if evaluations < MAX_EVALUATIONS =>
-                {
-                    let outcome = self.evaluate(move || {
-                        let outcome = evaluation.evaluate();
-                        (evaluation, outcome)
-                    });
-                    outcome.await.ok()
-                }
-                started => return started,
+            let Err(BindNotStarted::Rejected(PlaceError::NotEvaluated(evaluation))) = started else {
+                return started;
             };
-            evaluations += 1;
+            let outcome = self.evaluate(move || (evaluation.evaluate(), evaluation));
+            evaluated = outcome.await.ok();
         }
+        self.state().start_bind(request, node, self.now(), evaluated)
     }
 
     /// The newest request to bind the pod; `None` for a pod that gets no CPUs of its own.
@@ -227,12 +219,8 @@ impl Placer {
 
     /// Reads the pod and passes it to the reservations.
     async fn read_pod(&self, uid: Uid, to: &ToBind) {
-        match self
-            .api
-            .pod(&to.namespace, &to.name)
-            .await
-            .map(|pod| self.observe_pod(&pod))
-        {
+        let pod = self.api.pod(&to.namespace, &to.name).await;
+        match pod.map(|pod| self.observe_pod(&pod)) {
             Ok(Some(found)) if found == uid => {}
             Ok(None) => warn!("pod {}: the API server's answer is no pod", to.pod()),
             // A pod of that name may be another one by now.
@@ -246,10 +234,8 @@ impl Placer {
 
     /// Binds a pod that claims nothing.
     async fn bind_without_claim(&self, to: &ToBind) -> Result<(), BindError> {
-        self.api
-            .bind(to, 0, None)
-            .await
-            .map_err(|failure| BindError::Bind(to.pod(), to.node.clone(), failure))
+        let bound = self.api.bind(to, 0, None).await;
+        bound.map_err(|failure| BindError::Bind(to.pod(), to.node.clone(), failure))
     }
 }
 

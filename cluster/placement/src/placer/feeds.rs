@@ -31,22 +31,19 @@ pub struct Feed {
 
 /// The watches of a placer.
 pub fn feeds(placer: &Arc<Placer>) -> [Feed; 2] {
+    let pods = Pods {
+        placer: placer.clone(),
+        listed: Listed(Mutex::default()),
+    };
+    let objects = Objects {
+        placer: placer.clone(),
+        listed: Listed(Mutex::default()),
+        recent: Recent::default(),
+    };
+    let feed = |source, follower| Feed { source, follower };
     [
-        Feed {
-            source: parse::PODS,
-            follower: Arc::new(Pods {
-                placer: placer.clone(),
-                listed: Listed(Mutex::default()),
-            }),
-        },
-        Feed {
-            source: parse::OBJECTS,
-            follower: Arc::new(Objects {
-                placer: placer.clone(),
-                listed: Listed(Mutex::default()),
-                recent: Recent::default(),
-            }),
-        },
+        feed(parse::PODS, Arc::new(pods)),
+        feed(parse::OBJECTS, Arc::new(objects)),
     ]
 }
 
@@ -135,15 +132,10 @@ impl Placer {
             self.notify_refused(&mut state, pod.has_vm);
             return Some(uid);
         }
-        let request = match pod.may_own_cpus.then(request).transpose() {
-            Ok(request) => request,
-            Err(cause) => {
-                warn!("pod {}: {cause}", pod.name);
-                None
-            }
-        };
+        let request = pod.may_own_cpus.then(request).transpose();
+        let request = request.inspect_err(|cause| warn!("pod {}: {cause}", pod.name));
         let mut state = self.state();
-        let request = match request {
+        let request = match request.ok().flatten() {
             Some(request) => Some(request),
             // What was read before counts, and the version and the node of a pod that is promised CPUs.
             None if state.reservations.is_known(uid) => None,
@@ -251,10 +243,8 @@ impl Placer {
             warn!("node {}: its NodeResourceTopology cannot be used: {cause}", named.name);
         }
         let now = self.now();
-        let mut state = self.state();
-        state
-            .reservations
-            .object_changed(&named.name, named.version, parsed, now);
+        let reservations = &mut self.state().reservations;
+        reservations.object_changed(&named.name, named.version, parsed, now);
     }
 }
 
@@ -308,8 +298,8 @@ impl Follower for Objects {
             *newest = None;
         }
         let now = self.placer.now();
-        let mut state = self.placer.state();
-        state.reservations.object_deleted(&named.name, named.version, now);
+        let reservations = &mut self.placer.state().reservations;
+        reservations.object_deleted(&named.name, named.version, now);
     }
 
     fn list_begins(&self) {

@@ -217,8 +217,7 @@ impl Placer {
             self.state().reservations.rules_mut().cluster.keep_answers(&question);
         }
         let has_vm = request.vm.is_some();
-        let nodes = names.iter().zip(closed).zip(question.verdicts());
-        for ((name, closed), verdict) in nodes {
+        for ((name, closed), verdict) in names.iter().zip(closed).zip(question.verdicts()) {
             report(name, answer(closed, verdict, has_vm));
         }
     }
@@ -252,11 +251,8 @@ impl PlacerState {
         let reservations = &mut self.reservations;
         let closed = |name: &&str| reservations.available(name, now).err().and_then(reason);
         let closed = names.iter().map(closed).collect();
-        let question = reservations
-            .rules_mut()
-            .cluster
-            .question(request, names.iter().copied());
-        (closed, question)
+        let cluster = &mut reservations.rules_mut().cluster;
+        (closed, cluster.question(request, names.iter().copied()))
     }
 
     /// The request, stored once. Before it is given, all nodes' answers are made to count what is held there.

@@ -18,8 +18,8 @@ pub struct NodeRules {
     pub evaluated: Option<Evaluated>,
 }
 
-/// A pod on a node, and the node's answer.
-pub type Evaluated = (Evaluation, Result<Placement, Refusal>);
+/// A node's answer, and which pod on which node it is about.
+pub type Evaluated = (Result<Placement, Refusal>, Evaluation);
 
 /// Why a pod is not placed on a node.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl Rules for NodeRules {
         self.update_held(node, held);
         let evaluation = self.cluster.evaluation(node, request).map_err(PlaceError::Refused)?;
         match self.evaluated.take() {
-            Some((known, outcome)) if known == evaluation => outcome.map_err(PlaceError::Refused),
+            Some((outcome, known)) if known == evaluation => outcome.map_err(PlaceError::Refused),
             _ => Err(PlaceError::NotEvaluated(evaluation)),
         }
     }
@@ -87,9 +87,7 @@ impl Rules for NodeRules {
     }
 
     fn gets_own_cpus(&self, node: &str, request: &SharedRequest) -> bool {
-        self.cluster
-            .own_cpus(node, request)
-            .is_none_or(|own| own != OwnCpus::Never)
+        self.cluster.own_cpus(node, request) != Some(OwnCpus::Never)
     }
 
     fn object_shows(&self, node: &str, pod: Uid) -> bool {

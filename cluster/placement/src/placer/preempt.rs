@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use stelia_kubelet::Uid;
-use stelia_placement_rules::cluster::{NodeVerdict, NodeWithoutPods};
+use stelia_placement_rules::cluster::{Evaluation, NodeVerdict};
 use stelia_placement_rules::evaluate::Refusal;
 use stelia_placement_rules::request::Request;
 
@@ -14,7 +14,7 @@ use crate::reservations::Moment;
 const NODES_PER_BATCH: usize = 256;
 
 /// A node, the name of the reason why nothing is placed there, and the node without its victims.
-type Candidate<'n> = (&'n str, Option<&'static str>, Result<NodeWithoutPods, Refusal>);
+type Candidate<'n> = (&'n str, Option<&'static str>, Result<Evaluation, Refusal>);
 
 impl Placer {
     /// What each of these nodes would do with the pod once its victims have left.
@@ -29,7 +29,7 @@ impl Placer {
         let has_vm = request.vm.is_some();
         for some in nodes.chunks(NODES_PER_BATCH) {
             for (name, closed, without_victims) in self.without_victims(request, some, now) {
-                let verdict = match without_victims.and_then(NodeWithoutPods::evaluate) {
+                let verdict = match without_victims.and_then(|node| node.evaluate()) {
                     Ok(placement) => NodeVerdict::Fits(placement.score.total),
                     Err(refusal) => NodeVerdict::Refused(refusal.name),
                 };
@@ -50,7 +50,7 @@ impl Placer {
         let departed = reservations.departed(node, now);
         let without = reservations.rules().cluster.without(node, &request, &departed);
         drop(state);
-        without.and_then(NodeWithoutPods::evaluate).is_ok()
+        without.and_then(|node| node.evaluate()).is_ok()
     }
 
     fn without_victims<'n>(&self, request: &Request, nodes: &[(&'n str, Vec<Uid>)], now: Moment) -> Vec<Candidate<'n>> {

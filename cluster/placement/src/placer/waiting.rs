@@ -63,10 +63,8 @@ impl Pod {
 
     /// Whether its pauses are over.
     fn is_due(&self, now: Moment) -> bool {
-        now >= self.notify_not_before
-            && self
-                .retried_at
-                .is_none_or(|retried_at| now >= retried_at + PAUSE.pause(self.vain_retries))
+        let again = self.retried_at.map(|at| at + PAUSE.pause(self.vain_retries));
+        now >= self.notify_not_before.max(again.unwrap_or_default())
     }
 }
 
@@ -112,10 +110,8 @@ impl Waiting {
     pub(crate) fn add_refused(&mut self, pod: Uid, name: Arc<str>, request: SharedRequest, priority: i64, at: Moment) {
         if let Some(known) = self.pods.get_mut(&pod) {
             // It was tried again in vain: something else than this program is in its way.
-            if known
-                .retried_at
-                .is_some_and(|retried_at| known.answered_at < retried_at && retried_at <= at)
-            {
+            let in_vain = |tried: Moment| known.answered_at < tried && tried <= at;
+            if known.retried_at.is_some_and(in_vain) {
                 known.vain_retries = known.vain_retries.saturating_add(1);
                 known.failed_notifications = 0;
             }
@@ -250,10 +246,8 @@ impl Waiting {
         let (_, _, uid) = first?;
         let pod = self.pods.get_mut(&uid)?;
         pod.retried_at = Some(now);
-        Some(Retry {
-            pod: uid,
-            name: pod.name.clone(),
-        })
+        let name = pod.name.clone();
+        Some(Retry { pod: uid, name })
     }
 
     /// kube-scheduler could not be told. It is told in a later turn of the node, after a pause that grows. If the API server asked for a pause of the length
@@ -293,13 +287,13 @@ mod tests {
     }
 
     fn refused(waiting: &mut Waiting, number: u128, request: &SharedRequest, seconds: u64) {
-        waiting.add_refused(
-            uid(number),
-            format!("vms/{number}").into(),
-            request.clone(),
-            0,
-            at(seconds),
-        );
+        let name = format!("vms/{number}").into();
+        waiting.add_refused(uid(number), name, request.clone(), 0, at(seconds));
+    }
+
+    fn first() -> Retry {
+        let name = "vms/1".into();
+        Retry { pod: uid(1), name }
     }
 
     /// The pods that are touched because the node has room for all of these requests.
@@ -315,21 +309,22 @@ mod tests {
     #[test]
     fn a_pod_is_touched_once_a_change() {
         let (mut waiting, small) = (Waiting::default(), shared(2));
+        let fits = std::slice::from_ref(&small);
         refused(&mut waiting, 1, &small, 10);
         // Nothing changed since it was asked about.
         assert!(waiting.next_turn(at(11)).nodes.is_empty());
         waiting.nodes_changed([node("a")], at(12));
-        assert_eq!(retried(&mut waiting, "a", std::slice::from_ref(&small), 12), Some(1));
-        assert_eq!(retried(&mut waiting, "a", std::slice::from_ref(&small), 13), None);
+        assert_eq!(retried(&mut waiting, "a", fits, 12), Some(1));
+        assert_eq!(retried(&mut waiting, "a", fits, 13), None);
         assert!(waiting.nodes.is_empty());
         // It was tried, in vain: the next time it waits a little, but the change is not forgotten.
         refused(&mut waiting, 1, &small, 14);
         waiting.nodes_changed([node("a")], at(15));
-        assert_eq!(retried(&mut waiting, "a", std::slice::from_ref(&small), 15), Some(1));
+        assert_eq!(retried(&mut waiting, "a", fits, 15), Some(1));
         refused(&mut waiting, 1, &small, 16);
         waiting.nodes_changed([node("a")], at(17));
-        assert_eq!(retried(&mut waiting, "a", std::slice::from_ref(&small), 17), None);
-        assert_eq!(retried(&mut waiting, "a", std::slice::from_ref(&small), 20), Some(1));
+        assert_eq!(retried(&mut waiting, "a", fits, 17), None);
+        assert_eq!(retried(&mut waiting, "a", fits, 20), Some(1));
     }
 
     #[test]
@@ -359,11 +354,8 @@ mod tests {
         waiting.add_refused(uid(2), "vms/2".into(), small.clone(), 1000, at(11));
         waiting.nodes_changed([node("a")], at(12));
         let (turn, fits) = (waiting.next_turn(at(12)), Fits::from([small.clone()]));
-        assert!(
-            waiting
-                .next_retry(&turn, &node("a"), &fits, |_| false, at(12))
-                .is_none()
-        );
+        let next = waiting.next_retry(&turn, &node("a"), &fits, |_| false, at(12));
+        assert!(next.is_none());
         let next = waiting.next_retry(&turn, &node("a"), &fits, |_| true, at(12)).unwrap();
         assert_eq!(&*next.name, "vms/2");
         // What could not be told is told again.
@@ -395,11 +387,8 @@ mod tests {
             let turn = waiting.next_turn(at(1001));
             assert_eq!((turn.requests.len(), turn.nodes.len()), (MAX_REQUESTS_A_TURN, 1));
             answered_at.extend(turn.requests.iter().cloned());
-            assert!(
-                waiting
-                    .next_retry(&turn, &node("a"), &Fits::new(), |_| true, at(1001))
-                    .is_none()
-            );
+            let next = waiting.next_retry(&turn, &node("a"), &Fits::new(), |_| true, at(1001));
+            assert!(next.is_none());
         }
         assert_eq!(answered_at.len(), 600);
         waiting.next_turn(at(1000) + RETENTION_TIME);
@@ -448,11 +437,7 @@ mod tests {
         for seconds in 11..150 {
             if retried(&mut waiting, "a", fits, seconds).is_some() {
                 told.push(seconds - 11);
-                let retry = Retry {
-                    pod: uid(1),
-                    name: "vms/1".into(),
-                };
-                waiting.notify_failed(&retry, &node("a"), None, at(seconds));
+                waiting.notify_failed(&first(), &node("a"), None, at(seconds));
             }
         }
         assert_eq!(told, [0, 1, 3, 7, 15, 31, 63, 95, 127]);
@@ -466,18 +451,14 @@ mod tests {
         refused(&mut waiting, 2, &small, 10);
         waiting.nodes_changed([node("a")], at(11));
         assert_eq!(retried(&mut waiting, "a", fits, 11), Some(1));
-        let retry = Retry {
-            pod: uid(1),
-            name: "vms/1".into(),
-        };
-        waiting.notify_failed(&retry, &node("a"), Some(at(20)), at(11));
+        waiting.notify_failed(&first(), &node("a"), Some(at(20)), at(11));
         for seconds in 11..31 {
             assert_eq!(retried(&mut waiting, "a", fits, seconds), None, "{seconds}");
         }
         assert_eq!(retried(&mut waiting, "a", fits, 31), Some(1));
         assert_eq!(retried(&mut waiting, "a", fits, 31), Some(2));
         // It cannot ask for any length.
-        waiting.notify_failed(&retry, &node("a"), Some(Duration::MAX), at(31));
+        waiting.notify_failed(&first(), &node("a"), Some(Duration::MAX), at(31));
         assert_eq!(retried(&mut waiting, "a", fits, 330), None);
         assert_eq!(retried(&mut waiting, "a", fits, 331), Some(1));
     }

@@ -29,18 +29,16 @@ impl Placer {
     pub fn add_waiting(&self, pod: &ParsedPod, request: Request, answered_at: Moment, offered: &[&str]) {
         let mut state = self.state();
         let (name, request) = (pod.name.clone(), state.shared(request));
-        state
-            .waiting
-            .add_refused(pod.uid, name, request, pod.priority, answered_at);
+        let waiting = &mut state.waiting;
+        waiting.add_refused(pod.uid, name, request, pod.priority, answered_at);
         if offered.len() >= MIN_SAMPLE_NODES {
             let offered: HashSet<&str> = offered.iter().copied().collect();
             let names = state.reservations.rules().cluster.names();
             let others = names.filter(|name| !offered.contains(name)).map(NodeName::from);
             let others: Vec<NodeName> = others.collect();
             // Later than the answers, by which the pod was refused.
-            state
-                .waiting
-                .nodes_changed(others, answered_at + Duration::from_nanos(1));
+            let after = answered_at + Duration::from_nanos(1);
+            state.waiting.nodes_changed(others, after);
         }
     }
 
@@ -72,10 +70,9 @@ impl Placer {
             let now = self.now();
             let next = {
                 let mut state = self.state();
-                let super::PlacerState {
-                    waiting, reservations, ..
-                } = &mut *state;
-                waiting.next_retry(&turn, node, &fits, |uid| !reservations.is_known(uid), now)
+                let state = &mut *state;
+                let is_free = |uid| !state.reservations.is_known(uid);
+                state.waiting.next_retry(&turn, node, &fits, is_free, now)
             };
             if let Some(retry) = next {
                 notified += 1;
@@ -114,29 +111,23 @@ impl Placer {
     }
 
     async fn notify(&self, retry: &Retry, node: &NodeName) {
-        let Some((namespace, name)) = retry.name.split_once('/') else {
+        let pod = &retry.name;
+        let Some((namespace, name)) = pod.split_once('/') else {
             return;
         };
         match self.api.retry(namespace, name, &retry.pod.to_string()).await {
             Ok(()) => {
                 count(&self.counts.retried);
-                info!(
-                    "pod {}: node {node} has room for it, it is to be tried again",
-                    retry.name
-                );
+                info!("pod {pod}: node {node} has room for it, it is to be tried again");
             }
             // Nothing is known of whether it waits still.
             Err(failure @ (ServerFailure::Busy { .. } | ServerFailure::Unknown(_))) => {
-                debug!("pod {}: it could not be told to be tried again: {failure}", retry.name);
-                let after = match failure {
-                    ServerFailure::Busy { after, .. } => after,
-                    _ => None,
-                };
-                let now = self.now();
+                debug!("pod {pod}: it could not be told to be tried again: {failure}");
+                let (after, now) = (failure.retry_after(), self.now());
                 self.state().waiting.notify_failed(retry, node, after, now);
             }
             Err(failure) => {
-                info!("pod {}: it could not be told to be tried again: {failure}", retry.name);
+                info!("pod {pod}: it could not be told to be tried again: {failure}");
                 self.state().waiting.remove(retry.pod);
             }
         }

@@ -59,11 +59,8 @@ impl ControlPlane {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name).display().to_string();
         let certificates = repository("tests/api/server");
-        let made = Command::new(certificates)
-            .args(["certificates", &path("tls")])
-            .status()
-            .expect("tests/api/server");
-        assert!(made.success(), "no certificates");
+        let made = Command::new(certificates).args(["certificates", &path("tls")]).status();
+        assert!(made.expect("tests/api/server").success(), "no certificates");
         let (etcd, peer, port) = (free_port(), free_port(), free_port());
         let server = format!("https://127.0.0.1:{port}");
         let admin = json!({"client-certificate": path("tls/admin.crt"), "client-key": path("tls/admin.key")});
@@ -141,9 +138,8 @@ impl ControlPlane {
     /// Kills a program.
     pub(super) fn kill(&mut self, name: &str) {
         let position = self.programs.iter().position(|program| program.name == name);
-        let mut program = self
-            .programs
-            .remove(position.unwrap_or_else(|| panic!("{name} does not run")));
+        let position = position.unwrap_or_else(|| panic!("{name} does not run"));
+        let mut program = self.programs.remove(position);
         program.child.kill().expect("a signal");
         program.child.wait().expect("its end");
     }
@@ -151,10 +147,8 @@ impl ControlPlane {
     /// Runs a program of `$STELIA_REAL` to its end, as the administrator. Returns what it printed.
     pub(super) fn output(&self, name: &str, arguments: &[&str]) -> String {
         let mut command = Command::new(self.binaries.join(name));
-        let output = command
-            .args(arguments)
-            .env("KUBECONFIG", self.path("kubeconfig"))
-            .output();
+        command.args(arguments).env("KUBECONFIG", self.path("kubeconfig"));
+        let output = command.output();
         let output = output.unwrap_or_else(|cause| panic!("{name}: {cause}"));
         let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{name} {arguments:?}: {text}");
@@ -214,12 +208,7 @@ impl ControlPlane {
             "spec": {
                 "group": "topology.node.k8s.io",
                 "scope": "Cluster",
-                "names": {
-                    "kind": "NodeResourceTopology",
-                    "listKind": "NodeResourceTopologyList",
-                    "plural": "noderesourcetopologies",
-                    "singular": "noderesourcetopology",
-                },
+                "names": {"kind": "NodeResourceTopology", "plural": "noderesourcetopologies"},
                 "versions": [{"name": "v1alpha2", "served": true, "storage": true, "schema": {
                     "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
                 }}],
@@ -249,18 +238,9 @@ impl ControlPlane {
         let program = std::env::var_os("STELIA_PLACEMENT").expect("STELIA_PLACEMENT: the program");
         let address = format!("127.0.0.1:{}", free_port());
         let kubeconfig = self.path("kubeconfig");
-        self.run_program(
-            "stelia-placement",
-            Path::new(&program),
-            &[
-                "--kubeconfig",
-                &kubeconfig,
-                "--listen",
-                &address,
-                "--lease-namespace",
-                "stelia-system",
-            ],
-        );
+        let options = format!("--kubeconfig={kubeconfig} --listen={address} --lease-namespace=stelia-system");
+        let options: Vec<&str> = options.split(' ').collect();
+        self.run_program("stelia-placement", Path::new(&program), &options);
         wait_until("stelia-placement leads", async || is_leader(&address).await).await;
         format!("http://{address}")
     }
@@ -271,18 +251,12 @@ impl ControlPlane {
             let stat = fs::read_to_string(format!("/proc/{}/stat", program.child.id())).unwrap_or_default();
             let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
             // utime and stime.
-            let ticks: u64 = fields
-                .split_whitespace()
-                .skip(11)
-                .take(2)
-                .filter_map(|ticks| ticks.parse::<u64>().ok())
-                .sum();
+            let ticks = fields.split_whitespace().skip(11).take(2);
+            let ticks: u64 = ticks.filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
             ticks as f64 / TICKS_PER_SECOND
         };
-        self.programs
-            .iter()
-            .map(|program| (program.name, of(program)))
-            .collect()
+        let programs = self.programs.iter();
+        programs.map(|program| (program.name, of(program))).collect()
     }
 }
 

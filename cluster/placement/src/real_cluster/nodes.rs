@@ -12,7 +12,6 @@ use tokio::task::JoinSet;
 
 use super::control_plane::create;
 use crate::apiserver::{Api, Follower, ServerFailure, Source, follow, parse};
-use crate::reservations::Version;
 use crate::simulated_cluster::load::pod;
 use crate::simulated_cluster::node::Machine;
 use crate::simulated_cluster::node_kind::Kind;
@@ -113,11 +112,8 @@ impl Nodes {
         let ending = std::mem::take(&mut self.state().ending);
         for (path, uid) in ending {
             let body = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": uid}});
-            match self
-                .api
-                .call(Method::DELETE, &path, Some(("application/json", &body)))
-                .await
-            {
+            let body = Some(("application/json", &body));
+            match self.api.call(Method::DELETE, &path, body).await {
                 Ok(_) | Err(ServerFailure::Missing(_) | ServerFailure::Conflict(_)) => {}
                 Err(_) => drop(self.state().ending.insert(path, uid)),
             }
@@ -170,10 +166,8 @@ impl Nodes {
         };
         let cpus = document["spec"]["containers"][0]["resources"]["limits"]["cpu"].as_str();
         let cpus = cpus.and_then(|cpus| cpus.parse().ok()).unwrap_or_default();
-        let admitted = machine
-            .admit(&uid, document)
-            .and_then(|()| machine.register(&uid, cpus, pod.cpus.clone()));
-        match admitted {
+        let admitted = machine.admit(&uid, document);
+        match admitted.and_then(|()| machine.register(&uid, cpus, pod.cpus.clone())) {
             Ok(()) => drop(state.changed.insert(node)),
             Err(reason) => state.outcome.refused.push(format!("{} on {node}: {reason}", pod.name)),
         }
@@ -204,10 +198,6 @@ impl Follower for Nodes {
             state.changed.insert(node);
         }
     }
-
-    fn list_begins(&self) {}
-
-    fn list_ends(&self, _: Version, _: u64) {}
 
     fn failed(&self, failure: &ServerFailure) {
         println!("  the nodes' watch: {failure}");

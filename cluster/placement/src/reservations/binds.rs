@@ -85,10 +85,8 @@ impl<R: Rules> Reservations<R> {
         held.retain(|held| held.pod != bind.uid);
         // The rules know now what is held without the pod's own claim.
         self.changed.insert(node.clone());
-        let place = self
-            .rules
-            .place(node, &held, request)
-            .map_err(BindNotStarted::Rejected)?;
+        let place = self.rules.place(node, &held, request);
+        let place = place.map_err(BindNotStarted::Rejected)?;
         let foreign = held.iter().map(|held| held.pod).find(|pod| self.is_foreign(*pod));
         let request = request.clone();
         let ticket = Ticket {

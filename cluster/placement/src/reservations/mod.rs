@@ -252,15 +252,13 @@ impl<R: Rules> Reservations<R> {
         let Some(known) = self.nodes.get(node) else { return };
         let pods = known.pods.iter().filter_map(|pod| self.pods.get(pod));
         let due = |record: &PodRecord<R::Request>| {
-            let request = record
-                .request
-                .as_ref()
-                .filter(|_| known.usable && record.gone.is_none() && !record.ending)?;
+            let runs = known.usable && record.gone.is_none() && !record.ending;
+            let request = record.request.as_ref().filter(|_| runs)?;
             // That it was shown once and is no longer is its own affair: its container ended, or restarts.
             let bound = record.unseen().filter(|bound| !bound.shown_once)?;
-            self.rules
-                .is_shown_once_admitted(node, request)
-                .then(|| bound.since.max(known.object_changed_at) + SILENCE_TIMEOUT)
+            let due = bound.since.max(known.object_changed_at) + SILENCE_TIMEOUT;
+            let soon = self.rules.is_shown_once_admitted(node, request);
+            soon.then_some(due)
         };
         let silent_after = pods.filter_map(due).min();
         if let Some(known) = self.nodes.get_mut(node) {
@@ -282,9 +280,8 @@ fn held<'a, Q>(
         let record = pods.get(pod)?;
         let (pod, request) = (*pod, record.request.as_ref()?);
         let (cpus, is_ours) = record.claim(node)?;
-        let is_late = record
-            .unseen()
-            .is_some_and(|bound| bound.is_late && &*bound.node == node);
+        let bound = record.unseen().filter(|bound| &*bound.node == node);
+        let is_late = bound.is_some_and(|bound| bound.is_late);
         Some(Held {
             pod,
             request,

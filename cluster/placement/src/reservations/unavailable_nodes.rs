@@ -18,11 +18,8 @@ impl<R: Rules> Reservations<R> {
     /// # Errors
     /// Why not.
     pub fn available(&self, node: &str, now: Moment) -> Result<(), Unavailable> {
-        let known = self
-            .nodes
-            .get(node)
-            .filter(|known| known.usable)
-            .ok_or(Unavailable::NoObject)?;
+        let known = self.nodes.get(node).filter(|known| known.usable);
+        let known = known.ok_or(Unavailable::NoObject)?;
         if known.is_silent(now) {
             Err(Unavailable::Silent)
         } else {

@@ -49,10 +49,8 @@ impl<R: Rules> Reservations<R> {
         }
         record.version = observed.version;
         // The author may change labels, size and annotations of a pod that is bound, and what was promised to it stays promised.
-        let is_promised = observed
-            .node
-            .as_ref()
-            .is_some_and(|node| record.claim(node).is_some_and(|(_, ours)| ours));
+        let node = observed.node.as_ref();
+        let is_promised = node.is_some_and(|node| record.claim(node).is_some_and(|(_, ours)| ours));
         let is_ours = is_promised || record.bound.as_ref().is_some_and(|bound| bound.ours);
         record.shown_as = observed.shown_as.filter(|_| !is_ours);
         record.request = match record.request.take() {
@@ -63,9 +61,7 @@ impl<R: Rules> Reservations<R> {
         match (observed.node, &mut record.bound) {
             // A binding that demands a version which the pod has no longer has failed, or will. A pod is never unbound: where its
             // binding was answered before this version was seen, this one is older.
-            (None, None) => {
-                self.abandon(uid, observed.version);
-            }
+            (None, None) => self.abandon(uid, observed.version),
             (None, Some(_)) => {}
             (Some(node), Some(bound)) if bound.node == node => {
                 if !bound.ours {
@@ -73,9 +69,7 @@ impl<R: Rules> Reservations<R> {
                 }
                 self.update_node(&node);
             }
-            (Some(node), _) => {
-                self.bind(uid, &node, observed.cpus, now);
-            }
+            (Some(node), _) => self.bind(uid, &node, observed.cpus, now),
         }
         if observed.is_running {
             self.note_running(uid, now);
@@ -172,10 +166,8 @@ impl<R: Rules> Reservations<R> {
 
     /// A list of all pods, of that version: those that are not in it are gone, unless a newer version of them was seen.
     pub fn pods_listed(&mut self, listed: &HashSet<Uid>, version: Version, now: Moment) {
-        let gone = self
-            .pods
-            .iter()
-            .filter(|(uid, record)| record.gone.is_none() && record.version <= version && !listed.contains(*uid));
+        let known = self.pods.iter().filter(|(_, record)| record.gone.is_none());
+        let gone = known.filter(|(uid, record)| record.version <= version && !listed.contains(*uid));
         let gone: Vec<Uid> = gone.map(|(uid, _)| *uid).collect();
         for pod in gone {
             self.pod_gone(pod, None, now);
@@ -193,9 +185,8 @@ impl<R: Rules> Reservations<R> {
         let pods = known.pods.clone();
         for pod in pods {
             let shown = self.accounts_for(node, pod);
-            let Some(record) = self.pods.get_mut(&pod) else {
-                continue;
-            };
+            let record = self.pods.get_mut(&pod);
+            let Some(record) = record else { continue };
             let Some(bound) = record.bound.as_mut().filter(|bound| bound.node == *node) else {
                 continue;
             };

@@ -26,8 +26,8 @@ impl World {
             forged["metadata"]["annotations"]["kubernetes.io/config.mirror"] = victim["metadata"]["uid"].clone();
             forged["spec"]["nodeName"] = random.of(&self.names).clone().into();
             self.server.put(PODS.0, PODS.1, forged);
-            victim["metadata"]["annotations"]["scheduling.koordinator.sh/resource-status"] =
-                r#"{"cpuset":"0-31"}"#.into();
+            let told = r#"{"cpuset":"0-31"}"#;
+            victim["metadata"]["annotations"]["scheduling.koordinator.sh/resource-status"] = told.into();
             self.server.put(PODS.0, PODS.1, victim);
             tokio::time::sleep(random.between(100, 500)).await;
             self.server.remove(PODS.0, PODS.1, "tenant", "forged");

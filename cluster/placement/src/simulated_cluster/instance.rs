@@ -59,6 +59,15 @@ pub(crate) fn release_lease(server: &Server) {
     server.put("coordination.k8s.io", "leases", lease);
 }
 
+/// What the instance of this number asks for.
+pub(crate) fn lease_claim(number: u64) -> LeaseClaim {
+    LeaseClaim {
+        namespace: "stelia-system".to_owned(),
+        name: "stelia-placement".to_owned(),
+        identity: format!("instance-{number}"),
+    }
+}
+
 /// Starts an instance. `lives`: how many writes it makes, and what becomes of the last one; `None`: it is not killed. `arrived`: is called when a binding of a
 /// frozen instance has arrived.
 pub(crate) fn start(
@@ -130,14 +139,8 @@ pub(crate) fn start(
         }
     });
     let api = Api::new(Client::new(service, "default"));
-    let identity = format!("instance-{number}");
     let placer = Placer::new(api, PlacerOptions::default());
-    let lease_claim = LeaseClaim {
-        namespace: "stelia-system".to_owned(),
-        name: "stelia-placement".to_owned(),
-        identity,
-    };
-    run(&placer, lease_claim, &dead, late);
+    run(&placer, lease_claim(number), &dead, late);
     Instance {
         placer,
         dead,

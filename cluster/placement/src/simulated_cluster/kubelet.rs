@@ -12,7 +12,6 @@ use tokio::time::Instant;
 use super::node::overlap;
 use super::run::{PODS, State, World};
 use crate::apiserver::{Follower, ServerFailure, Source, parse};
-use crate::reservations::Version;
 
 impl World {
     /// kubelet sees a pod that is bound to its node: from here to the pod's end.
@@ -35,26 +34,20 @@ impl World {
         }
         tokio::time::sleep(random.between(10, 300)).await;
         let admitted = self.state().machines.get_mut(&node).unwrap().admit(&uid, &document);
-        let outcome = match admitted {
-            Ok(()) => {
-                self.change(&node);
-                tokio::time::sleep(random.between(200, 3000)).await;
-                self.status(&name, &uid, json!({"phase": "Running"}));
-                tokio::time::sleep(random.between(20, 200)).await;
-                match &wanted {
-                    Some(wanted) => {
-                        let mut state = self.state();
-                        state
-                            .machines
-                            .get_mut(&node)
-                            .unwrap()
-                            .register(&uid, wanted.cpus, pod.cpus.clone())
-                    }
-                    None => Ok(()),
-                }
+        let mut outcome = admitted;
+        if outcome.is_ok() {
+            self.change(&node);
+            tokio::time::sleep(random.between(200, 3000)).await;
+            self.status(&name, &uid, json!({"phase": "Running"}));
+            tokio::time::sleep(random.between(20, 200)).await;
+            if let Some(wanted) = &wanted {
+                let machines = &mut self.state().machines;
+                outcome = machines
+                    .get_mut(&node)
+                    .unwrap()
+                    .register(&uid, wanted.cpus, pod.cpus.clone());
             }
-            Err(reason) => Err(reason),
-        };
+        }
         self.change(&node);
         match outcome {
             Ok(()) => {
@@ -62,9 +55,8 @@ impl World {
                     !overlap(&self.state().machines[&node].given()),
                     "{node} gave a CPU twice"
                 );
-                let lives = wanted
-                    .as_ref()
-                    .map_or_else(|| random.between(20_000, 60_000), |wanted| wanted.lives);
+                let lives = wanted.as_ref().map(|wanted| wanted.lives);
+                let lives = lives.unwrap_or_else(|| random.between(20_000, 60_000));
                 tokio::time::sleep(lives).await;
                 if let Some(mut pod) = self.pod(&name, &uid) {
                     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
@@ -110,12 +102,8 @@ impl World {
 
     /// Whether another pod on the node has one of these CPUs in its annotation too.
     fn announced_twice(&self, state: &State, node: &str, uid: &str, bound_at: Instant, cpus: &CpuSet) -> bool {
-        let others = state
-            .used
-            .get(node)
-            .into_iter()
-            .flat_map(|pods| pods.keys())
-            .filter(|other| *other != uid);
+        let others = state.used.get(node).into_iter().flat_map(|pods| pods.keys());
+        let others = others.filter(|other| *other != uid);
         let given = state.machines[node].given();
         // What a frozen instance bound late is no promise of a leader, who promised others before it knew of it.
         let is_late = state.bound_by_frozen.contains_key(uid);
@@ -157,12 +145,6 @@ impl Follower for Kubelets {
             tokio::spawn(self.world.clone().live(pod, document));
         }
     }
-
-    fn gone(&self, _: &RawValue) {}
-
-    fn list_begins(&self) {}
-
-    fn list_ends(&self, _: Version, _: u64) {}
 
     fn failed(&self, failure: &ServerFailure) {
         panic!("kubelet's watch: {failure}");

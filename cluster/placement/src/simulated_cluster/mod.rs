@@ -8,11 +8,12 @@ mod kubelet;
 pub(crate) mod load;
 pub(crate) mod node;
 pub(crate) mod node_kind;
-mod random;
+pub(crate) mod random;
 pub(crate) mod run;
 mod scheduler;
 mod table;
 
+use rstest::rstest;
 use run::{Outcome, Plan, Scheduling, run};
 
 /// Pods placed in `cargo test`; `STELIA_PLACEMENTS` overrides the number (`make sim-placement`).
@@ -33,32 +34,25 @@ fn outcome_of(plan: Plan) -> Outcome {
     outcome
 }
 
-#[test]
-fn nothing_is_refused_where_all_whole_cpu_pods_come_through_it() {
-    let plan = Plan {
+/// By default `usual` pods.
+fn plan(usual: usize, seed: u64) -> Plan {
+    Plan {
         nodes: nodes(),
-        pods: placements(240),
+        pods: placements(usual),
+        seed,
         ..Plan::default()
-    };
+    }
+}
+
+#[rstest]
+#[case::where_all_whole_cpu_pods_come_through_it(plan(240, 1))]
+#[case::although_it_is_killed_and_objects_are_late(Plan { kills: true, late: true, dying: true, ..plan(160, 2) })]
+#[case::whatever_authors_make_of_their_pods(Plan { hostile: true, ..plan(160, 4) })]
+fn nothing_is_refused(#[case] plan: Plan) {
     let outcome = outcome_of(plan);
     assert_eq!((outcome.refused, outcome.claimed_twice, outcome.leaked), (0, 0, 0));
     assert!(outcome.bound >= plan.pods, "{outcome:?}");
-}
-
-#[test]
-fn nothing_is_refused_although_it_is_killed_and_objects_are_late() {
-    let plan = Plan {
-        nodes: nodes(),
-        pods: placements(160),
-        seed: 2,
-        kills: true,
-        late: true,
-        dying: true,
-        ..Plan::default()
-    };
-    let outcome = outcome_of(plan);
-    assert_eq!((outcome.refused, outcome.claimed_twice, outcome.leaked), (0, 0, 0));
-    assert!(outcome.kills > 2, "{outcome:?}");
+    assert!(outcome.kills > 2 || !plan.kills, "{outcome:?}");
 }
 
 /// A binding that a frozen leader sent arrives when the next one has begun: a node may refuse a pod, and no leader promises a CPU twice.
@@ -67,11 +61,8 @@ fn a_frozen_leader_costs_refusals_at_most() {
     let mut frozen = 0;
     for seed in 1..=3 {
         let plan = Plan {
-            nodes: nodes(),
-            pods: placements(100),
-            seed,
             freezes: true,
-            ..Plan::default()
+            ..plan(100, seed)
         };
         let outcome = outcome_of(plan);
         assert_eq!(outcome.refused, outcome.refused_frozen, "{outcome:?}");
@@ -85,12 +76,9 @@ fn a_frozen_leader_costs_refusals_at_most() {
 #[test]
 fn every_refusal_beside_another_scheduler_is_booked_to_it() {
     let plan = Plan {
-        nodes: nodes(),
-        pods: placements(160),
-        seed: 3,
         late: true,
         foreign: true,
-        ..Plan::default()
+        ..plan(160, 3)
     };
     let outcome = outcome_of(plan);
     assert_eq!(outcome.refused, outcome.refused_foreign, "{outcome:?}");
@@ -99,28 +87,9 @@ fn every_refusal_beside_another_scheduler_is_booked_to_it() {
 }
 
 #[test]
-fn nothing_is_refused_whatever_authors_make_of_their_pods() {
-    let plan = Plan {
-        nodes: nodes(),
-        pods: placements(160),
-        seed: 4,
-        hostile: true,
-        ..Plan::default()
-    };
-    let outcome = outcome_of(plan);
-    assert_eq!((outcome.refused, outcome.claimed_twice, outcome.leaked), (0, 0, 0));
-    assert!(outcome.bound >= plan.pods, "{outcome:?}");
-}
-
-#[test]
 fn the_same_load_by_counting_beside_it() {
-    let plan = Plan {
-        nodes: nodes(),
-        pods: placements(160),
-        ..Plan::default()
-    };
-    let outcomes =
-        [Scheduling::Placement, Scheduling::Zones, Scheduling::Counting].map(|way| run(Plan { way, ..plan }));
+    let run = |way| run(Plan { way, ..plan(160, 1) });
+    let outcomes = [Scheduling::Placement, Scheduling::Zones, Scheduling::Counting].map(run);
     println!("{}", table::whole(&outcomes));
     let [placement, zones, counting] = &outcomes;
     assert_eq!(placement.refused, 0);

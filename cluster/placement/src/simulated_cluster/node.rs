@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use kubelet_planner::{Node, admit, manifest};
 use serde_json::Value;
 use stelia_cpus::CpuSet;
-use stelia_koordinator::allocator::{AllocationRequest, AllocatorNode, HeldCpus, Pools, Requester, Schedule};
-use stelia_koordinator::report::{Allocator, Facts, PodAllocation};
+use stelia_koordinator::allocator::{AllocationRequest, AllocatorNode, HeldCpus, Pools, Requester};
+use stelia_koordinator::report::{Allocator, Facts};
 use stelia_kubelet::{PodUid, QosClass};
-use stelia_placement_rules::testing::{facts_of, published};
+use stelia_placement_rules::testing::{allocate, facts_of, published};
 
 use super::node_kind::{self, Kind};
 
@@ -40,13 +40,11 @@ impl Machine {
             container.resources.limits.devices.clear();
             container.resources.requests.devices.clear();
         }
-        match admit(&self.kubelet, &pod) {
-            Ok(admission) => {
-                self.kubelet = admission.node;
-                Ok(())
-            }
-            Err(rejection) => Err(rejection.reason().unwrap_or("NoAnswer").to_owned()),
-        }
+        let admission = admit(&self.kubelet, &pod);
+        self.kubelet = admission
+            .map_err(|no| no.reason().unwrap_or("NoAnswer").to_owned())?
+            .node;
+        Ok(())
     }
 
     /// steliad's answer to a VM that starts: `told` are the CPUs in its annotation.
@@ -57,13 +55,8 @@ impl Machine {
         let topology = node_kind::topology();
         let pools = Pools::new(&topology, &policies.reserved, &self.taken(), &CpuSet::new());
         let node = AllocatorNode::new(&topology, pools, &HeldCpus::default(), policies);
-        let request = AllocationRequest {
-            schedule: Schedule {
-                cpus: told,
-                nodes: None,
-            },
-            ..AllocationRequest::default()
-        };
+        let mut request = AllocationRequest::default();
+        request.schedule.cpus = told;
         let requester = Requester {
             class: QosClass::Guaranteed,
             limit_milli: Some(u64::from(cpus) * 1000),
@@ -71,9 +64,8 @@ impl Machine {
             memory: None,
             devices: Default::default(),
         };
-        let (given, _) = node
-            .allot(&request, &requester)
-            .map_err(|refusal| refusal.kind.name().to_owned())?;
+        let given = node.allot(&request, &requester);
+        let (given, _) = given.map_err(|refusal| refusal.kind.name().to_owned())?;
         self.chosen.insert(uid.to_owned(), given);
         Ok(())
     }
@@ -97,23 +89,16 @@ impl Machine {
     /// Free CPUs by NUMA node.
     pub(crate) fn free(&self) -> Vec<usize> {
         let topology = node_kind::topology();
-        let free = topology
-            .online()
-            .difference(&node_kind::reserved())
-            .difference(&self.taken());
-        [0, 1]
-            .map(|node| free.iter().filter(|cpu| topology.cpus[cpu].node == node).count())
-            .to_vec()
+        let free = topology.online().difference(&node_kind::reserved());
+        let free = free.difference(&self.taken());
+        let count = |node| free.iter().filter(|cpu| topology.cpus[cpu].node == node).count();
+        vec![count(0), count(1)]
     }
 
     /// Its object as it would be published now.
     pub(crate) fn object(&self) -> Value {
-        let facts = facts_of(
-            &self.name,
-            &self.kubelet,
-            &node_kind::topology(),
-            node_kind::option_texts(self.kind),
-        );
+        let (topology, options) = (node_kind::topology(), node_kind::option_texts(self.kind));
+        let facts = facts_of(&self.name, &self.kubelet, &topology, options);
         serde_json::from_str(&published(&self.with_chosen(facts))).unwrap()
     }
 
@@ -121,25 +106,20 @@ impl Machine {
         let Some(policies) = node_kind::policies(self.kind) else {
             return facts;
         };
-        let allocations = self.chosen.iter().map(|(uid, cpus)| PodAllocation {
-            pod: PodUid::parse(uid).unwrap(),
-            name: None,
-            cpus: cpus.clone(),
-            by_kubelet: false,
-        });
-        let exclusive = self.taken();
         let mut facts = Facts {
-            allocations: allocations.collect(),
-            shared: node_kind::topology().online().difference(&exclusive),
+            exclusive: CpuSet::new(),
+            allocations: Vec::new(),
             reserved: node_kind::reserved(),
             allocator: Some(Allocator {
                 policies,
                 held: HeldCpus::default(),
                 lsr: CpuSet::new(),
             }),
-            exclusive,
             ..facts
         };
+        for (uid, cpus) in &self.chosen {
+            allocate(&mut facts, PodUid::parse(uid).unwrap(), cpus);
+        }
         facts.kubelet.cpu_policy = "none".to_owned();
         facts.kubelet.reserved = CpuSet::new();
         facts

@@ -44,7 +44,7 @@ pub(crate) fn reserved() -> CpuSet {
     reserved
 }
 
-pub(crate) fn options(kind: Kind) -> CpuOptions {
+fn options(kind: Kind) -> CpuOptions {
     CpuOptions {
         full_pcpus_only: kind == Kind::Whole,
         distribute_cpus_across_numa: kind == Kind::Restricted,
@@ -53,12 +53,10 @@ pub(crate) fn options(kind: Kind) -> CpuOptions {
 }
 
 pub(crate) fn option_texts(kind: Kind) -> BTreeMap<String, String> {
-    let name = match kind {
-        Kind::Whole => "full-pcpus-only",
-        Kind::Restricted => "distribute-cpus-across-numa",
-        Kind::Single | Kind::Steliad => return BTreeMap::new(),
-    };
-    BTreeMap::from([(name.to_owned(), "true".to_owned())])
+    options(kind)
+        .on()
+        .map(|name| (name.to_owned(), "true".to_owned()))
+        .collect()
 }
 
 /// kubelet on it, with nothing allocated.
@@ -72,17 +70,15 @@ pub(crate) fn kubelet(kind: Kind) -> Node {
         cpus: CpuGroups::new(&topology(), &BTreeMap::new()),
         numa: BTreeMap::from([(0, numa([10, 21])), (1, numa([21, 10]))]),
     };
-    let policy = match kind {
-        Kind::Single | Kind::Whole => Policy::SingleNumaNode,
-        Kind::Restricted => Policy::Restricted,
-        Kind::Steliad => Policy::None,
+    let own = || CpuManager::reserving(options(kind), reserved());
+    let (cpu_manager, topology_policy) = match kind {
+        Kind::Single | Kind::Whole => (own(), Policy::SingleNumaNode),
+        Kind::Restricted => (own(), Policy::Restricted),
+        Kind::Steliad => (CpuManager::None, Policy::None),
     };
     let settings = Settings {
-        cpu_manager: match kind {
-            Kind::Steliad => CpuManager::None,
-            _ => CpuManager::reserving(options(kind), reserved()),
-        },
-        topology_policy: policy,
+        cpu_manager,
+        topology_policy,
         topology_scope: Scope::Container,
         ..Settings::default()
     };

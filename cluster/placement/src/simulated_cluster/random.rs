@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// SplitMix64.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Random(u64);
 
 impl Random {

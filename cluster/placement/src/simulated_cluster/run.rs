@@ -74,7 +74,7 @@ impl Default for Plan {
 }
 
 /// What came of it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Outcome {
     pub(super) plan: Plan,
     /// Pods that were bound, those that their nodes refused included.
@@ -96,9 +96,9 @@ pub(super) struct Outcome {
     pub(super) leaked: usize,
     pub(super) waited: Duration,
     pub(super) longest: Duration,
-    pub(super) time: Duration,
 }
 
+#[derive(Default)]
 pub(super) struct State {
     pub(super) random: Random,
     pub(super) queue: VecDeque<Waiting>,
@@ -151,50 +151,23 @@ impl World {
     fn new(plan: Plan) -> Arc<Self> {
         let server = Server::default();
         let mut random = Random::new(plan.seed);
-        let machines: BTreeMap<String, Machine> = (0..plan.nodes)
-            .map(|number| {
-                let name = format!("node-{number:03}");
-                (name.clone(), Machine::new(name, KINDS[number % KINDS.len()]))
-            })
-            .collect();
-        let names: Vec<String> = machines.keys().cloned().collect();
-        let outcome = Outcome {
-            plan,
-            bound: 0,
-            refused: 0,
-            refused_foreign: 0,
-            refused_frozen: 0,
-            reasons: BTreeMap::new(),
-            foreign: 0,
-            attempts: 0,
-            kills: 0,
-            frozen: 0,
-            claimed_twice: 0,
-            leaked: 0,
-            waited: Duration::ZERO,
-            longest: Duration::ZERO,
-            time: Duration::ZERO,
+        let machine = |number: usize| {
+            let name = format!("node-{number:03}");
+            (name.clone(), Machine::new(name, KINDS[number % KINDS.len()]))
         };
+        let machines: BTreeMap<String, Machine> = (0..plan.nodes).map(machine).collect();
+        let names: Vec<String> = machines.keys().cloned().collect();
+        let zones = machines.iter().map(|(name, machine)| (name.clone(), machine.free()));
         let state = State {
             random: random.fork(),
-            queue: VecDeque::new(),
-            waiting_pods: Vec::new(),
-            used: BTreeMap::new(),
-            zones: machines
-                .iter()
-                .map(|(name, machine)| (name.clone(), machine.free()))
-                .collect(),
-            outcome,
+            zones: zones.collect(),
+            outcome: Outcome {
+                plan,
+                ..Outcome::default()
+            },
             changed: names.iter().map(|name| (name.clone(), watch::Sender::new(0))).collect(),
             machines,
-            dead_until: BTreeMap::new(),
-            instances: Vec::new(),
-            known: BTreeSet::new(),
-            bound_by_frozen: BTreeMap::new(),
-            lives: BTreeMap::new(),
-            ended: 0,
-            over: false,
-            made: 0,
+            ..State::default()
         };
         Arc::new(Self {
             plan,
@@ -218,10 +191,9 @@ impl World {
     /// The instance that the Service leads to.
     pub(super) fn ready(&self) -> Option<Arc<Placer>> {
         let state = self.state();
-        let alive = state.instances.iter().filter(|one| one.runs());
-        alive
-            .map(|one| one.placer.clone())
-            .find(|placer| placer.ready().is_ok())
+        let mut alive = state.instances.iter().filter(|one| one.runs());
+        let ready = alive.find(|one| one.placer.ready().is_ok())?;
+        Some(ready.placer.clone())
     }
 
     async fn run(self: Arc<Self>) -> Outcome {
@@ -249,10 +221,9 @@ impl World {
             tokio::spawn(self.clone().hostile_author());
         }
         let mut random = self.state().random.fork();
-        let load = if self.plan.quiet {
-            load::quiet()
-        } else {
-            load::load(&mut random, self.plan.pods, self.plan.nodes)
+        let load = match self.plan.quiet {
+            true => load::quiet(),
+            false => load::load(&mut random, self.plan.pods, self.plan.nodes),
         };
         for wanted in load {
             tokio::time::sleep(wanted.after).await;
@@ -265,11 +236,7 @@ impl World {
                 break;
             }
         }
-        {
-            let mut state = self.state();
-            state.outcome.time = begun.elapsed();
-            state.over = true;
-        }
+        self.state().over = true;
         self.at_the_end().await
     }
 
@@ -306,8 +273,8 @@ impl World {
         let uid = load::uid(state.made, 0);
         let name = format!("vm-{}-{}", wanted.number, state.made);
         state.lives.insert(uid.clone(), wanted.clone());
-        self.server
-            .put(PODS.0, PODS.1, load::pod(&name, &uid, wanted.cpus, true));
+        let pod = load::pod(&name, &uid, wanted.cpus, true);
+        self.server.put(PODS.0, PODS.1, pod);
         state.queue.push_back(Waiting::new(name, uid, wanted.cpus));
     }
 

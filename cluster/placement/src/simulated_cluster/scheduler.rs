@@ -10,9 +10,8 @@ use serde_json::{Value, json};
 use stelia_placement_rules::{NodeVerdict, score};
 use tokio::time::Instant;
 
-use super::run::{PODS, Scheduling, World};
+use super::run::{PODS, Scheduling, State, World};
 use crate::apiserver::{Follower, ServerFailure, ToBind, parse};
-use crate::reservations::Version;
 
 /// CPUs that a node's pods can ask for.
 pub(super) const ALLOCATABLE_CPUS: u32 = 28;
@@ -83,9 +82,7 @@ impl World {
         let waiting_pods = std::mem::take(&mut state.waiting_pods);
         let (woken, rest): (Vec<_>, Vec<_>) = waiting_pods.into_iter().partition(meant);
         state.waiting_pods = rest;
-        state
-            .queue
-            .extend(woken.into_iter().map(|waiting_pods| waiting_pods.waiting));
+        state.queue.extend(woken.into_iter().map(|woken| woken.waiting));
     }
 
     /// An object was published.
@@ -105,11 +102,7 @@ impl World {
             }),
         }
         // The scheduler says so in the pod's status; being a change of the pod, that wakes it once more.
-        let told = |pod: &Value| {
-            pod["status"]["conditions"]
-                .as_array()
-                .is_some_and(|all| all.iter().any(|one| one["type"] == "PodScheduled"))
-        };
+        let told = |pod: &Value| pod["status"]["conditions"].to_string().contains("PodScheduled");
         if let Some(mut pod) = self.pod(&name, &uid).filter(|pod| !told(pod)) {
             let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable"});
             let status = pod["status"].as_object_mut().unwrap();
@@ -152,12 +145,15 @@ impl Follower for Events {
         }
     }
 
-    fn list_begins(&self) {}
-
-    fn list_ends(&self, _: Version, _: u64) {}
-
     fn failed(&self, failure: &ServerFailure) {
         panic!("the scheduler's watch: {failure}");
+    }
+}
+
+impl State {
+    fn uses(&mut self, node: &str, pod: &Waiting) {
+        let pods = self.used.entry(node.to_owned()).or_default();
+        pods.insert(pod.uid.clone(), pod.cpus);
     }
 }
 
@@ -182,12 +178,7 @@ pub(super) async fn schedule(world: Arc<World>) {
         };
         match choose(&world, &waiting, &document) {
             Ok(node) => {
-                world
-                    .state()
-                    .used
-                    .entry(node.clone())
-                    .or_default()
-                    .insert(waiting.uid.clone(), waiting.cpus);
+                world.state().uses(&node, &waiting);
                 let world = world.clone();
                 tokio::spawn(async move { bind(world, waiting, node).await });
             }
@@ -237,11 +228,8 @@ fn choose(world: &World, waiting: &Waiting, document: &Value) -> Result<String, 
         Scheduling::Placement => NoNode::Extender,
     };
     let best = scored.iter().map(|(score, _)| *score).max().ok_or(refused_by)?;
-    let best: Vec<&str> = scored
-        .into_iter()
-        .filter(|(score, _)| *score == best)
-        .map(|(_, node)| node)
-        .collect();
+    let best = scored.into_iter().filter(|(score, _)| *score == best);
+    let best: Vec<&str> = best.map(|(_, node)| node).collect();
     Ok((*world.state().random.of(&best)).to_owned())
 }
 
@@ -263,9 +251,8 @@ async fn bind(world: Arc<World>, waiting: Waiting, node: String) {
         Scheduling::Zones | Scheduling::Counting => world.api.bind(&to, 0, None).await.is_ok(),
     };
     // Whatever was answered: the scheduler watches pods.
-    let bound_to = world
-        .pod(&waiting.name, &waiting.uid)
-        .and_then(|pod| pod["spec"]["nodeName"].as_str().map(str::to_owned));
+    let pod = world.pod(&waiting.name, &waiting.uid);
+    let bound_to = pod.and_then(|pod| pod["spec"]["nodeName"].as_str().map(str::to_owned));
     let mut state = world.state();
     if bound_to.as_ref() != Some(&node)
         && let Some(pods) = state.used.get_mut(&node)
@@ -274,11 +261,7 @@ async fn bind(world: Arc<World>, waiting: Waiting, node: String) {
     }
     match bound_to {
         Some(on) => {
-            state
-                .used
-                .entry(on)
-                .or_default()
-                .insert(waiting.uid.clone(), waiting.cpus);
+            state.uses(&on, &waiting);
             if bound {
                 let waited = waiting.since.elapsed();
                 state.outcome.waited += waited;

@@ -20,11 +20,7 @@ fn trouble(plan: Plan) -> String {
         (plan.hostile, "a hostile author"),
     ];
     let all: Vec<&str> = all.into_iter().filter(|(is, _)| *is).map(|(_, text)| text).collect();
-    if all.is_empty() {
-        "none".to_owned()
-    } else {
-        all.join(", ")
-    }
+    all.join(", ")
 }
 
 const HEAD: &str = "| placed by | trouble | pods | bound | refused by their nodes | of those booked to others | attempts | instances killed | waited on average | at most |\n\
@@ -32,19 +28,10 @@ const HEAD: &str = "| placed by | trouble | pods | bound | refused by their node
 
 fn row(outcome: &Outcome) -> String {
     let plan = outcome.plan;
-    let reasons: Vec<String> = outcome
-        .reasons
-        .iter()
-        .map(|(reason, count)| format!("{count} {reason}"))
-        .collect();
-    let refused = if reasons.is_empty() {
-        "0".to_owned()
-    } else {
-        format!("{} ({})", outcome.refused, reasons.join(", "))
-    };
+    let (refused, reasons) = (outcome.refused, &outcome.reasons);
     let mean = outcome.waited.as_secs_f64() / outcome.bound.max(1) as f64;
     format!(
-        "| {} | {} | {} | {} | {refused} | {} | {} | {} | {mean:.1} s | {:.0} s |",
+        "| {} | {} | {} | {} | {refused} {reasons:?} | {} | {} | {} | {mean:.1} s | {:.0} s |",
         way(plan),
         trouble(plan),
         plan.pods,

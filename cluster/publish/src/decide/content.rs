@@ -143,12 +143,8 @@ pub fn condition(told: &PublishedPod) -> Value {
         "message": told.message,
         "lastTransitionTime": time(told.since_us, 0),
     });
-    pod(
-        &told.namespace,
-        &told.name,
-        &told.uid,
-        json!({"conditions": [condition]}),
-    )
+    let status = json!({"conditions": [condition]});
+    pod(&told.namespace, &told.name, &told.uid, status)
 }
 
 /// The status of the pod with nothing of ours: the condition is removed.
@@ -162,7 +158,8 @@ fn time(microseconds: u64, digits: usize) -> String {
     format!("{time:.digits$}")
 }
 
-fn cut(text: &str, most: usize) -> &str {
+/// Its beginning, of so many bytes at most.
+pub(crate) fn cut(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]
 }

@@ -102,10 +102,11 @@ impl Events {
         let due = self.waiting.iter().map(|waiting| {
             let bucket = self.buckets.get(&waiting.event.uid);
             let allowed = bucket.map_or(Duration::ZERO, RateLimit::ready_at);
+            let number = waiting.event.number;
             let task = if waiting.is_posted {
-                EventTask::Repeat(waiting.event.number)
+                EventTask::Repeat(number)
             } else {
-                EventTask::Post(waiting.event.number)
+                EventTask::Post(number)
             };
             (allowed.max(waiting.not_before), task)
         });
@@ -124,11 +125,8 @@ impl Events {
 
     pub(crate) fn sent(&mut self, task: EventTask, now: Duration) {
         if let Some(uid) = self.event(task).map(|event| event.uid.clone()) {
-            let bucket = self
-                .buckets
-                .entry(uid)
-                .or_insert_with(|| RateLimit::new(EVENT_BURST, EVENT_REFILL_INTERVAL));
-            bucket.take(now);
+            let full = || RateLimit::new(EVENT_BURST, EVENT_REFILL_INTERVAL);
+            self.buckets.entry(uid).or_insert_with(full).take(now);
         }
     }
 

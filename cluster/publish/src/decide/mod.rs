@@ -16,6 +16,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::core::params::GetParams;
 use serde_json::Value;
 use stelia_api::publication::Publication;
 
@@ -23,7 +24,7 @@ use crate::backoff::{Random, RetryPause};
 use crate::intervals::{GRACE_PERIOD, REAPPLY_INTERVAL, WRITE_INTERVAL};
 use crate::options::PublishOptions;
 use crate::reading::Reading;
-use crate::request::{self, PublisherRequest};
+use crate::request::{self, Made, PublisherRequest};
 use crate::status::{Part, Status};
 use content::Freshness;
 use event_queue::{EventTask, Events};
@@ -161,11 +162,8 @@ impl ReconcilerState {
         let foreign = publication.and_then(|publication| self.foreign(publication));
         let problem = reading.problem.clone().or(foreign.clone());
         self.daemon_lives = reading.daemon_lives;
-        if reading.daemon_lives && problem.is_none() {
-            self.wrong_since = None
-        } else {
-            self.wrong_since = Some(self.wrong_since.unwrap_or(now))
-        }
+        let wrong = !reading.daemon_lives || problem.is_some();
+        self.wrong_since = wrong.then(|| self.wrong_since.unwrap_or(now));
         let away = (!reading.daemon_lives).then(|| "steliad does not run".to_owned());
         self.say(Part::Daemon, away);
         self.say(Part::File, problem);
@@ -189,24 +187,18 @@ impl ReconcilerState {
     /// Why the publication is not this node's.
     fn foreign(&self, publication: &Publication) -> Option<String> {
         let node = &self.options.node;
-        if publication.node != *node {
-            return Some(format!(
-                "of node {:?}, and this publisher is of {node:?}",
-                publication.node
-            ));
+        let of = &publication.node;
+        if of != node {
+            return Some(format!("of node {of:?}, and this publisher is of {node:?}"));
         }
         let object = publication.object.as_ref()?;
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         if name != node {
             return Some(format!("the object's name is {name:?}, expected {node:?}"));
         }
-        match (content::object_version(object), &object["kind"]) {
-            (Some(version), kind) if pods::is_name(version) && kind == "NodeResourceTopology" => None,
-            (_, kind) => Some(format!(
-                "the object is {} {kind}, expected a NodeResourceTopology",
-                object["apiVersion"]
-            )),
-        }
+        let (version, kind) = (&object["apiVersion"], &object["kind"]);
+        let known = content::object_version(object).is_some_and(pods::is_name) && kind == "NodeResourceTopology";
+        (!known).then(|| format!("the object is {version} {kind}, expected a NodeResourceTopology"))
     }
 
     /// The daemon is away, or its file of no use, for longer than a restart takes.
@@ -215,9 +207,9 @@ impl ReconcilerState {
     }
 
     fn is_pending(&self) -> bool {
-        let reconciler = [&self.object, &self.label];
         !self.node.was_asked()
-            || reconciler.iter().any(|reconciler| reconciler.is_pending())
+            || self.object.is_pending()
+            || self.label.is_pending()
             || self.taint.is_pending() && self.options.remove_taint.is_some()
             || self.pods.is_pending()
             || self.events.waiting() > 0
@@ -255,10 +247,8 @@ impl ReconcilerState {
         self.want(now);
         let earliest = self.start_at.max(self.api.until());
         let due = self.due(now);
-        let grace = self
-            .wrong_since
-            .map(|since| since + GRACE_PERIOD)
-            .filter(|end| *end > now);
+        let grace = self.wrong_since.map(|since| since + GRACE_PERIOD);
+        let grace = grace.filter(|end| *end > now);
         if now < earliest {
             return Next::Wait(Some(grace.map_or(earliest, |grace| grace.min(earliest))));
         }
@@ -293,21 +283,22 @@ impl ReconcilerState {
         }
     }
 
-    fn request(&self, what: &Task, now: Duration) -> Option<Result<PublisherRequest, kube::core::request::Error>> {
+    fn request(&self, what: &Task, now: Duration) -> Option<Made> {
         let (manager, node) = (self.options.field_manager.as_str(), self.options.node.as_str());
         Some(match what {
-            Task::Node => request::node_metadata(node),
-            Task::Recall => request::object("v1alpha2", node),
+            Task::Node => request::nodes().get_metadata(node, &GetParams::default()),
+            Task::Recall => request::get(&request::objects("v1alpha2"), node),
             Task::Object(_) => {
                 let object = self.wanted_object(now)?;
-                request::apply_object(manager, content::object_version(&object)?, node, &object)
+                let objects = request::objects(content::object_version(&object)?);
+                request::apply(&objects, manager, node, &object)
             }
-            Task::Label(_) => request::apply_node(manager, node, &self.wanted_label(now)?),
-            Task::Taint(TaintTask::ReadNode) => request::node(node),
-            Task::Taint(TaintTask::TakeOff) => request::merge_node(manager, node, self.taint.patch()?),
+            Task::Label(_) => request::apply(&request::nodes(), manager, node, &self.wanted_label(now)?),
+            Task::Taint(TaintTask::ReadNode) => request::get(&request::nodes(), node),
+            Task::Taint(TaintTask::TakeOff) => request::merge(&request::nodes(), manager, node, self.taint.patch()?),
             Task::Pod(PodTask::Gate(uid)) => {
                 let (namespace, name) = self.pods.name(uid)?;
-                request::pod(namespace, name)
+                request::get(&request::pods(namespace), name)
             }
             Task::Pod(PodTask::Condition(uid, _)) => {
                 let (namespace, name) = self.pods.name(uid)?;
@@ -322,12 +313,8 @@ impl ReconcilerState {
             Task::Event(task @ EventTask::Repeat(_)) => {
                 let event = self.events.event(*task)?;
                 let body = serde_json::json!({"series": content::series(event)?});
-                request::merge_event(
-                    manager,
-                    &event.namespace,
-                    &content::event_name(self.boot(), event),
-                    &body,
-                )
+                let name = content::event_name(self.boot(), event);
+                request::merge(&request::events(&event.namespace), manager, &name, &body)
             }
         })
     }

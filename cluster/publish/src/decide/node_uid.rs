@@ -22,7 +22,6 @@ enum UidState {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NodeUid {
     known: UidState,
-    check_at: Duration,
     rest: RetryPause,
 }
 
@@ -43,18 +42,19 @@ impl NodeUid {
     }
 
     pub(crate) fn due(&self) -> Duration {
-        self.check_at.max(self.rest.until())
+        self.rest.until()
     }
 
     /// Something that was written says that the Node is another one.
     pub(crate) fn is_doubtful(&mut self, now: Duration) {
-        self.check_at = now;
+        if self.rest.failures() == 0 {
+            self.rest.succeeded_until(now);
+        }
     }
 
     /// Returns what is wrong with the answer.
     pub(crate) fn answered(&mut self, body: &[u8], now: Duration, random: &mut Random) -> Option<String> {
-        self.rest.succeeded();
-        self.check_at = now + random.around(REAPPLY_INTERVAL);
+        self.rest.succeeded_until(now + random.around(REAPPLY_INTERVAL));
         let node: serde_json::Result<Value> = serde_json::from_slice(body);
         let read = node.map(|node| node["metadata"]["uid"].as_str().map(str::to_owned));
         let (known, problem) = match read {
@@ -71,9 +71,7 @@ impl NodeUid {
             // Rights are given once, or not: the next look is the next check.
             FailureKind::Forbidden | FailureKind::Refused => {
                 self.known = UidState::Unknown;
-                self.rest.succeeded();
-                self.check_at = now + random.around(REAPPLY_INTERVAL);
-                return;
+                return self.rest.succeeded_until(now + random.around(REAPPLY_INTERVAL));
             }
             FailureKind::Missing => self.known = UidState::Missing,
             _ if !self.was_asked() => self.known = UidState::Unknown,

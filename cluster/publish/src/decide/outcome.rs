@@ -6,7 +6,7 @@ use super::pods::PodTask;
 use super::reconciler::{Digest, Reconciler};
 use super::taint::TaintTask;
 use super::{ReconcilerState, Task, content};
-use crate::answer::{ApiAnswer, ApiFailure, FailureKind};
+use crate::answer::{ApiFailure, FailureKind};
 use crate::status::Part;
 
 impl Task {
@@ -62,8 +62,8 @@ impl ReconcilerState {
     }
 
     /// What came of a request.
-    pub(crate) fn answered(&mut self, task: &Task, answer: ApiAnswer, now: Duration) {
-        match answer.into_body() {
+    pub(crate) fn answered(&mut self, task: &Task, answer: Result<Vec<u8>, ApiFailure>, now: Duration) {
+        match answer {
             Ok(body) => {
                 self.api_answers();
                 self.succeeded(task, &body, now);

@@ -10,7 +10,7 @@ use stelia_cpus::rate::RateLimit;
 use crate::answer::{ApiFailure, FailureKind};
 use crate::backoff::{Random, RetryPause};
 use crate::decide::content::{self, CONDITION};
-use crate::decide::reconciler::{Digest, Reconciler, digest};
+use crate::decide::reconciler::{self, Digest, Reconciler};
 use crate::options::PodConditions;
 
 /// Requests for pods at once, and one more in [`POD_REFILL_INTERVAL`]: a node that starts with hundreds of VMs takes its time.
@@ -53,8 +53,8 @@ pub(crate) struct Pods {
     rest: RetryPause,
 }
 
-fn body(value: &Value) -> Vec<u8> {
-    value.to_string().into_bytes()
+fn digest(body: &Value) -> Digest {
+    reconciler::digest(body.to_string().as_bytes())
 }
 
 impl Pods {
@@ -76,7 +76,9 @@ impl Pods {
         for entry in self.by_uid.values_mut() {
             entry.leaves = true;
         }
-        for told in publication.pods.iter().filter(|told| may_be_named(told)) {
+        // Names become parts of a path: what cannot be a name of the API asks for nothing.
+        let named = |told: &&PublishedPod| is_name(&told.namespace) && is_name(&told.name) && !told.uid.is_empty();
+        for told in publication.pods.iter().filter(named) {
             let entry = self.by_uid.entry(told.uid.clone()).or_insert_with(|| Entry {
                 namespace: told.namespace.clone(),
                 name: told.name.clone(),
@@ -85,15 +87,13 @@ impl Pods {
                 leaves: false,
             });
             entry.leaves = false;
-            entry
-                .reconciler
-                .want(Some(digest(&body(&content::condition(told)))), now);
+            entry.reconciler.want(Some(digest(&content::condition(told))), now);
         }
-        self.by_uid
-            .retain(|_, entry| !entry.leaves || entry.gate == GatePresence::Yes && entry.reconciler.was_tried());
+        let stays = |entry: &Entry| entry.gate == GatePresence::Yes && entry.reconciler.was_tried();
+        self.by_uid.retain(|_, entry| !entry.leaves || stays(entry));
         for (uid, entry) in self.by_uid.iter_mut().filter(|(_, entry)| entry.leaves) {
             let nothing = content::no_condition(&entry.namespace, &entry.name, uid);
-            entry.reconciler.want(Some(digest(&body(&nothing))), now);
+            entry.reconciler.want(Some(digest(&nothing)), now);
         }
     }
 
@@ -198,11 +198,6 @@ impl Pods {
         }
         Some(format!("pod {}/{}: {}", entry.namespace, entry.name, failure.text))
     }
-}
-
-/// Names become parts of a path: what cannot be a name of the API asks for nothing.
-fn may_be_named(told: &PublishedPod) -> bool {
-    is_name(&told.namespace) && is_name(&told.name) && !told.uid.is_empty()
 }
 
 /// A DNS subdomain, as the API has names.

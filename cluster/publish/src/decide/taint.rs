@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -14,27 +15,9 @@ use crate::intervals::REAPPLY_INTERVAL;
 /// The fields of a Node that are read.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct NodeView {
-    pub metadata: NodeMetadata,
+    pub metadata: ObjectMeta,
     #[serde(default)]
     pub spec: NodeSpec,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct NodeMetadata {
-    pub uid: String,
-    pub resource_version: String,
-    pub annotations: std::collections::BTreeMap<String, String>,
-    pub managed_fields: Vec<ManagedFields>,
-}
-
-/// Who owns fields of an object.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct ManagedFields {
-    pub manager: String,
-    pub operation: String,
-    pub subresource: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -45,8 +28,7 @@ pub struct NodeSpec {
 
 /// The merge patch that takes off the taints with this key and remembers them; `None` if there are none.
 pub fn without(node: &NodeView, key: &str) -> Option<Value> {
-    let (taken, reconciler): (Vec<&Value>, Vec<&Value>) =
-        node.spec.taints.iter().partition(|taint| taint["key"] == key);
+    let (taken, stay): (Vec<&Value>, Vec<&Value>) = node.spec.taints.iter().partition(|taint| taint["key"] == key);
     if taken.is_empty() {
         return None;
     }
@@ -60,16 +42,12 @@ pub fn without(node: &NodeView, key: &str) -> Option<Value> {
             remembered.push(taint);
         }
     }
-    Some(patch(
-        node,
-        json!(reconciler),
-        Value::Array(remembered).to_string().into(),
-    ))
+    Some(patch(node, json!(stay), Value::Array(remembered).to_string().into()))
 }
 
 /// The merge patch that puts back what was taken off; `None` if nothing was.
 pub fn with_removed(node: &NodeView) -> Option<Value> {
-    node.metadata.annotations.get(REMOVED_TAINTS)?;
+    remembered(node)?;
     let mut taints = node.spec.taints.clone();
     for taint in removed(node) {
         let same = |one: &Value| one["key"] == taint["key"] && one["effect"] == taint["effect"];
@@ -80,18 +58,21 @@ pub fn with_removed(node: &NodeView) -> Option<Value> {
     Some(patch(node, json!(taints), Value::Null))
 }
 
+fn remembered(node: &NodeView) -> Option<&String> {
+    node.metadata.annotations.as_ref()?.get(REMOVED_TAINTS)
+}
+
 /// What the annotation remembers; nothing if somebody wrote something else there.
 fn removed(node: &NodeView) -> Vec<Value> {
-    let text = node.metadata.annotations.get(REMOVED_TAINTS);
-    text.and_then(|text| serde_json::from_str(text).ok())
-        .unwrap_or_default()
+    let taints = remembered(node).and_then(|text| serde_json::from_str(text).ok());
+    taints.unwrap_or_default()
 }
 
 fn patch(node: &NodeView, taints: Value, remembered: Value) -> Value {
     json!({
         "metadata": {
-            "uid": node.metadata.uid,
-            "resourceVersion": node.metadata.resource_version,
+            "uid": node.metadata.uid.as_deref().unwrap_or_default(),
+            "resourceVersion": node.metadata.resource_version.as_deref().unwrap_or_default(),
             "annotations": {REMOVED_TAINTS: remembered},
         },
         "spec": {"taints": taints},
@@ -107,7 +88,6 @@ pub(crate) struct Taint {
     is_off: bool,
     /// What is sent next, of the Node just read.
     patch: Option<Value>,
-    check_at: Duration,
     rest: RetryPause,
 }
 
@@ -133,8 +113,9 @@ impl Taint {
             Some(_) => TaintTask::TakeOff,
             None => TaintTask::ReadNode,
         };
-        let at = if self.is_off { self.check_at } else { Duration::ZERO };
-        self.ready.then(|| (at.max(self.rest.until()), task))
+        let waits = self.is_off || self.rest.failures() > 0;
+        let at = if waits { self.rest.until() } else { Duration::ZERO };
+        self.ready.then_some((at, task))
     }
 
     pub(crate) fn patch(&self) -> Option<&Value> {
@@ -150,10 +131,9 @@ impl Taint {
     }
 
     pub(crate) fn off(&mut self, now: Duration, random: &mut Random) {
-        self.rest.succeeded();
         self.patch = None;
         self.is_off = true;
-        self.check_at = now + random.around(REAPPLY_INTERVAL);
+        self.rest.succeeded_until(now + random.around(REAPPLY_INTERVAL));
     }
 
     /// No answer: the Node is read again before anything is written.

@@ -88,10 +88,8 @@ impl Source {
             match event {
                 None => {}
                 Some(Some(Ok(event))) => {
-                    if event
-                        .mask
-                        .intersects(EventMask::IGNORED | EventMask::MOVE_SELF | EventMask::DELETE_SELF)
-                    {
+                    let replaced = EventMask::IGNORED | EventMask::MOVE_SELF | EventMask::DELETE_SELF;
+                    if event.mask.intersects(replaced) {
                         return;
                     }
                     next = Instant::now() + AFTER_EVENT;

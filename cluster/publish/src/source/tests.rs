@@ -1,6 +1,7 @@
 use std::fs::File;
 
-use stelia_api::publication::{FILE, LOCK, Publication, Ready};
+use serde_json::json;
+use stelia_api::publication::{FILE, LOCK, MAX_FILE_BYTES, VERSION};
 use tokio::sync::watch;
 
 use super::*;
@@ -33,25 +34,14 @@ impl Daemon {
     }
 
     fn tell(&self, number: u32) {
-        self.write(&serde_json::to_vec(&told(number)).unwrap());
+        self.write(told(number).as_bytes());
     }
 }
 
 /// The publication with this number.
-fn told(number: u32) -> Publication {
-    Publication {
-        version: stelia_api::publication::VERSION,
-        node: "worker-1".into(),
-        ready: Ready {
-            status: true,
-            reason: "Ready".into(),
-            message: number.to_string(),
-        },
-        object: None,
-        summary: None,
-        pods: Vec::new(),
-        events: Vec::new(),
-    }
+fn told(number: u32) -> String {
+    let ready = json!({"status": true, "reason": "Ready", "message": number.to_string()});
+    json!({"version": VERSION, "node": "worker-1", "ready": ready, "pods": [], "events": []}).to_string()
 }
 
 fn number(reading: &Reading) -> Option<u32> {
@@ -70,21 +60,16 @@ async fn what_the_daemon_writes_arrives_and_its_end_too() {
     let source = Source::new(folder.path().to_owned());
     let mut readings = source.readings();
     let first = readings.borrow_and_update().clone();
-    assert_eq!(
-        (number(&first), first.daemon_lives, first.problem),
-        (Some(1), true, None)
-    );
+    assert_eq!(number(&first), Some(1));
+    assert!(first.daemon_lives);
+    assert_eq!(first.problem, None);
     let following = tokio::spawn(source.follow());
     daemon.tell(2);
     until(&mut readings, |reading| number(reading) == Some(2)).await;
     // It ends: the kernel closes its files.
     daemon.lock = None;
     let away = until(&mut readings, |reading| !reading.daemon_lives).await;
-    assert_eq!(
-        (number(&away), away.problem),
-        (Some(2), None),
-        "what it told last stands"
-    );
+    assert_eq!((number(&away), away.problem), (Some(2), None));
     daemon.lock = Some(lock(folder.path()));
     daemon.tell(3);
     let again = until(&mut readings, |reading| number(reading) == Some(3)).await;
@@ -99,23 +84,17 @@ async fn a_file_of_no_use_is_named_and_takes_nothing_away() {
     daemon.tell(1);
     let mut reader = PublicationReader::new(folder.path().to_owned());
     assert_eq!(reader.now().problem, None);
-    let large = vec![b' '; stelia_api::publication::MAX_FILE_BYTES + 1];
+    let large = vec![b' '; MAX_FILE_BYTES + 1];
     let texts: [(&[u8], &str); 3] = [
-        (
-            b"{\"version\": 2}",
-            "node.json: version 2, not 1: written by a newer steliad",
-        ),
+        (b"{\"version\": 2}", "node.json: version 2"),
         (b"{\"version\": 1, \"no", "node.json: EOF"),
-        (&large, "node.json: 4194305 bytes, more than 4194304"),
+        (&large, "node.json: 4194305 bytes"),
     ];
     for (text, problem) in texts {
         daemon.write(text);
         let reading = reader.now();
         assert_eq!(number(&reading), Some(1));
-        assert!(
-            reading.problem.as_ref().is_some_and(|text| text.contains(problem)),
-            "{reading:?}"
-        );
+        assert!(reading.problem.as_ref().unwrap().contains(problem), "{reading:?}");
         assert_eq!(reader.now(), reading, "and goes on so");
     }
     std::fs::remove_file(folder.path().join(FILE)).unwrap();
@@ -141,10 +120,8 @@ async fn a_folder_that_is_made_later_or_anew_is_followed() {
     std::fs::rename(&folder, above.path().join("old")).unwrap();
     let daemon = Daemon::new(&folder);
     daemon.tell(2);
-    until(&mut readings, |reading| {
-        number(reading) == Some(2) && reading.daemon_lives
-    })
-    .await;
+    let second = |reading: &Reading| number(reading) == Some(2) && reading.daemon_lives;
+    until(&mut readings, second).await;
     following.abort();
 }
 

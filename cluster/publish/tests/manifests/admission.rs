@@ -81,11 +81,8 @@ fn a_publisher_may_do_for_its_own_node_what_one_of_another_or_of_none_may_not() 
         let mut others = removed(request, "/userInfo/extra");
         let koordlet = "system:serviceaccount:koordinator-system:koordlet";
         set(&mut others, "/userInfo/username", json!(koordlet));
-        set(
-            &mut others,
-            "/userInfo/groups",
-            json!(["system:serviceaccounts", "system:authenticated"]),
-        );
+        let groups = json!(["system:serviceaccounts", "system:authenticated"]);
+        set(&mut others, "/userInfo/groups", groups);
         let named = |name: &str| {
             let mut review = by_certificate(request, "worker-1");
             set(&mut review, "/userInfo/username", json!(name));
@@ -119,23 +116,18 @@ fn a_publisher_may_do_for_its_own_node_what_one_of_another_or_of_none_may_not() 
 #[test]
 fn kubelets_identity_writes_its_own_topology_and_what_else_it_writes_is_not_ours() {
     let kubelet = |request: &str, node: &str| {
-        let user =
-            json!({"username": format!("system:node:{node}"), "groups": ["system:nodes", "system:authenticated"]});
+        let name = format!("system:node:{node}");
+        let user = json!({"username": name, "groups": ["system:nodes", "system:authenticated"]});
         changed(request, "/userInfo", user)
     };
     for request in ["topology-create", "topology-update", "topology-delete"] {
         assert_eq!(denials(&kubelet(request, "worker-1")), []);
-        assert_eq!(
-            denied(&kubelet(request, "worker-2")),
-            "a node writes its own NodeResourceTopology only"
-        );
+        let said = denied(&kubelet(request, "worker-2"));
+        assert_eq!(said, "a node writes its own NodeResourceTopology only");
     }
     let mut heartbeat = kubelet("node-status-patch", "worker-1");
-    set(
-        &mut heartbeat,
-        "/object/status/conditions/0/lastHeartbeatTime",
-        json!("2026-11-24T08:05:08Z"),
-    );
+    let beat = "/object/status/conditions/0/lastHeartbeatTime";
+    set(&mut heartbeat, beat, json!("2026-11-24T08:05:08Z"));
     assert_eq!(denials(&heartbeat), []);
     let mut status = kubelet("pod-status-patch", "worker-1");
     set(&mut status, "/object/status/phase", json!("Succeeded"));
@@ -160,6 +152,21 @@ fn a_topology_that_is_not_the_nodes_own(#[case] pointer: &str, #[case] value: Va
 fn another_nodes_topology_is_not_deleted() {
     let review = changed("topology-delete", "/oldObject/metadata/name", json!("worker-2"));
     assert_eq!(denied(&review), "a node writes its own NodeResourceTopology only");
+}
+
+/// The change the other way round.
+fn back(mut review: Value) -> Value {
+    let [object, old] = ["object", "oldObject"].map(|key| review["request"][key].take());
+    set(&mut review, "/object", old);
+    set(&mut review, "/oldObject", object);
+    review
+}
+
+/// Without this member of the request.
+fn without(mut review: Value, parent: &str, key: &str) -> Value {
+    let parent = review.pointer_mut(&format!("/request{parent}"));
+    parent.and_then(Value::as_object_mut).expect("an object").remove(key);
+    review
 }
 
 const NOTHING_OF_THE_STATUS: &str = "of the status of its Node a publisher changes nothing";
@@ -205,38 +212,21 @@ fn of_its_node_a_publisher_changes_its_own_keys_only(#[case] pointer: &str, #[ca
 fn the_resource_that_an_earlier_publisher_wrote_is_denied_and_so_is_its_removal() {
     let asked = recorded("node-status-patch");
     assert_eq!(denied(&asked), NOTHING_OF_THE_STATUS);
-    assert_eq!(
-        denied(&by_certificate("node-status-patch", "worker-1")),
-        NOTHING_OF_THE_STATUS
-    );
-    let mut gone = asked.clone();
-    let (object, old) = (
-        asked["request"]["object"].clone(),
-        asked["request"]["oldObject"].clone(),
-    );
-    set(&mut gone, "/object", old);
-    set(&mut gone, "/oldObject", object);
-    assert_eq!(denied(&gone), NOTHING_OF_THE_STATUS);
+    let by_certificate = by_certificate("node-status-patch", "worker-1");
+    assert_eq!(denied(&by_certificate), NOTHING_OF_THE_STATUS);
+    assert_eq!(denied(&back(asked)), NOTHING_OF_THE_STATUS);
 }
 
 #[test]
 fn a_node_without_a_status_is_patched_too() {
-    let mut bare = removed("node-patch", "/object/status");
+    let bare = removed("node-patch", "/object/status");
     assert_eq!(denied(&bare), NOTHING_OF_THE_STATUS);
-    bare["request"]["oldObject"]
-        .as_object_mut()
-        .expect("a Node")
-        .remove("status");
-    assert_eq!(denials(&bare), []);
+    assert_eq!(denials(&without(bare, "/oldObject", "status")), []);
 }
 
 #[test]
 fn the_label_and_the_taint_may_go_and_come_again() {
-    let mut back = recorded("node-patch");
-    let (object, old) = (back["request"]["object"].clone(), back["request"]["oldObject"].clone());
-    set(&mut back, "/object", old);
-    set(&mut back, "/oldObject", object);
-    assert_eq!(denials(&back), []);
+    assert_eq!(denials(&back(recorded("node-patch"))), []);
     for list in ["object", "oldObject"] {
         let bare = removed("node-patch", &format!("/{list}/spec/taints"));
         let others = "of the taints of its Node a publisher changes stelia.io/not-ready only";
@@ -253,11 +243,7 @@ fn nodes_and_pods_are_neither_made_nor_deleted() {
         for (operation, missing) in [("CREATE", "oldObject"), ("DELETE", "object")] {
             let mut review = changed(request, "/operation", json!(operation));
             set(&mut review, &format!("/{missing}"), Value::Null);
-            review["request"]
-                .as_object_mut()
-                .expect("a request")
-                .remove("subResource");
-            let said = messages(&review);
+            let said = messages(&without(review, "", "subResource"));
             assert!(said.iter().any(|one| one == expected), "{operation}: {said:?}");
         }
     }
@@ -279,29 +265,19 @@ fn of_a_pod_a_publisher_writes_its_condition_only(#[case] pointer: &str, #[case]
 #[test]
 fn no_condition_of_others_is_removed_and_the_first_may_be_ours() {
     let review = removed("pod-status-patch", "/object/status/conditions/0");
-    assert_eq!(
-        denied(&review),
-        "of the conditions of a pod a publisher writes stelia.io/isolated only"
-    );
+    let ours_only = "of the conditions of a pod a publisher writes stelia.io/isolated only";
+    assert_eq!(denied(&review), ours_only);
     let mut first = recorded("pod-status-patch");
     let ours = first["request"]["object"]["status"]["conditions"][4].clone();
     set(&mut first, "/object/status/conditions", json!([ours]));
-    first["request"]["oldObject"]["status"]
-        .as_object_mut()
-        .expect("a status")
-        .remove("conditions");
-    assert_eq!(denials(&first), []);
+    assert_eq!(denials(&without(first, "/oldObject/status", "conditions")), []);
 }
 
 #[test]
 fn a_pod_without_a_node_is_nobodys_and_the_pod_itself_is_not_changed() {
     let review = removed("pod-status-patch", "/object/spec/nodeName");
     assert_eq!(denied(&review), "a publisher writes pods of its own node only");
-    let mut itself = recorded("pod-status-patch");
-    itself["request"]
-        .as_object_mut()
-        .expect("a request")
-        .remove("subResource");
+    let itself = without(recorded("pod-status-patch"), "", "subResource");
     assert_eq!(denied(&itself), "a publisher writes the status of pods only");
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Mutex, OnceLock};
 
 use serde_json::{Value, json};
 
-use crate::{cluster, documents, folders, kind, only, read, repository, strings};
+use crate::{cluster, documents, folders, kind, one, only, pods, read, repository, strings};
 
 /// The program, which the script installs where it is missing.
 fn kubectl() -> &'static Path {
@@ -26,9 +26,8 @@ fn kubectl() -> &'static Path {
 pub fn built(folder: &Path) -> Vec<Value> {
     static BUILT: Mutex<BTreeMap<PathBuf, Vec<Value>>> = Mutex::new(BTreeMap::new());
     let mut all = BUILT.lock().expect("no test panics here");
-    all.entry(folder.to_owned())
-        .or_insert_with(|| by_kubectl(folder))
-        .clone()
+    let built = all.entry(folder.to_owned()).or_insert_with(|| by_kubectl(folder));
+    built.clone()
 }
 
 fn by_kubectl(folder: &Path) -> Vec<Value> {
@@ -73,10 +72,8 @@ fn every_file_of_a_folder_is_in_its_kustomization() {
         let generated = list("configMapGenerator").flat_map(|one| strings(&one["files"]));
         let generated = generated.filter_map(|file| Some(file.split_once('=')?.1));
         let listed = resources.chain(patches).chain(generated);
-        let mut listed: BTreeSet<String> = listed
-            .filter(|path| !path.starts_with(".."))
-            .map(str::to_owned)
-            .collect();
+        let listed = listed.filter(|path| !path.starts_with(".."));
+        let mut listed: BTreeSet<String> = listed.map(str::to_owned).collect();
         // Instead of vms.yaml.
         if listed.contains("vms.yaml") {
             listed.insert("whole-cpus.yaml".to_owned());
@@ -106,7 +103,7 @@ fn the_overlay_with_everything_has_every_component_and_the_one_for_units_no_daem
 #[test]
 fn an_overlay_appends_its_components_flags_and_names_the_image() {
     let full = built(&cluster("overlays/full"));
-    let container = &only(&full, "DaemonSet")["spec"]["template"]["spec"]["containers"][0];
+    let (_, container) = pods(only(&full, "DaemonSet"));
     let arguments = strings(&container["args"]);
     assert_eq!(arguments.len(), folders(&cluster("components")).len(), "{arguments:?}");
     assert!(!arguments.contains(&"--withdraw"));
@@ -114,19 +111,33 @@ fn an_overlay_appends_its_components_flags_and_names_the_image() {
     let metrics = format!("--metrics=0.0.0.0:{}", port["containerPort"]);
     assert!(arguments.contains(&&*metrics) && container["readinessProbe"]["httpGet"]["port"] == port["name"]);
     let open = &only(&full, "NetworkPolicy")["spec"]["ingress"];
-    assert_eq!(
-        open,
-        &json!([{"ports": [{"port": port["containerPort"], "protocol": "TCP"}]}])
-    );
+    let only_that = json!([{"ports": [{"port": port["containerPort"], "protocol": "TCP"}]}]);
+    assert_eq!(open, &only_that);
+}
+
+/// Of the registry that an overlay names once; the base has what `make image` builds.
+#[test]
+fn every_image_of_ours_is_of_the_registry_of_its_overlay() {
     let version = env!("CARGO_PKG_VERSION");
-    assert_eq!(
-        container["image"],
-        format!("registry.example.com/stelia-publish:{version}")
-    );
-    // The base has what `make image` builds.
-    let base = built(&cluster("base"));
-    let image = &only(&base, "DaemonSet")["spec"]["template"]["spec"]["containers"][0]["image"];
-    assert_eq!(image, &json!(format!("steliad.example/stelia-publish:{version}")));
+    for (folder, kind, program, registry) in [
+        ("overlays/full", "DaemonSet", "stelia-publish", "registry.example.com"),
+        ("base", "DaemonSet", "stelia-publish", "steliad.example"),
+        (
+            "overlays/placement",
+            "Deployment",
+            "stelia-placement",
+            "registry.example.com",
+        ),
+        ("placement/base", "Deployment", "stelia-placement", "steliad.example"),
+    ] {
+        let objects = built(&cluster(folder));
+        let (_, container) = pods(one(&objects, kind, program));
+        assert_eq!(
+            container["image"],
+            format!("{registry}/{program}:{version}"),
+            "{folder}"
+        );
+    }
 }
 
 /// Each component alone, and the overlays that the pages show, as ones beside the shipped ones.
@@ -142,26 +153,25 @@ fn components_alone_and_the_overlays_of_the_pages_can_be_built() {
     };
     for component in folders(&cluster("components")) {
         let name = component.file_name().expect("a name").to_string_lossy().into_owned();
-        let objects = build(&format!(
-            "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [../../base]\n\
-             components: [../../components/{name}]\n"
-        ));
-        let arguments = only(&objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0]["args"].clone();
-        assert_eq!(strings(&arguments).len(), 2, "{name}");
+        let components = format!("resources: [../../base]\ncomponents: [../../components/{name}]");
+        let kind = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization";
+        let objects = build(&format!("{kind}\n{components}\n"));
+        let (_, container) = pods(only(&objects, "DaemonSet"));
+        assert_eq!(strings(&container["args"]).len(), 2, "{name}");
     }
-    for page in ["docs/cluster/publish.md", "docs/cluster/placement.md"] {
-        let text = read(&repository(page));
+    for program in ["publish", "placement"] {
+        let page = format!("docs/cluster/{program}.md");
+        let text = read(&repository(&page));
         let blocks = text.split("\n```").filter_map(|block| block.strip_prefix("yaml\n"));
         let shown: Vec<&str> = blocks.filter(|block| block.contains("kind: Kustomization")).collect();
         assert!(!shown.is_empty(), "{page}");
         for block in shown {
             let objects = build(block);
-            let images: Vec<String> = objects.iter().map(Value::to_string).collect();
-            let image = format!(
-                "registry.example.com/stelia-p{}",
-                if page.contains("publish") { "ublish" } else { "lacement" }
+            let image = format!("registry.example.com/stelia-{program}");
+            assert!(
+                objects.iter().any(|object| object.to_string().contains(&image)),
+                "{page}: {block}"
             );
-            assert!(images.concat().contains(&image), "{page}: {block}");
         }
     }
 }

@@ -14,6 +14,7 @@ mod rights;
 mod rollout;
 mod vms;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -60,7 +61,50 @@ fn only<'a>(objects: &'a [Value], wanted: &str) -> &'a Value {
     object
 }
 
-fn strings(list: &Value) -> Vec<&str> {
-    let list = list.as_array().map_or(&[][..], Vec::as_slice);
-    list.iter().map(|one| one.as_str().expect("a string")).collect()
+/// The only object of this kind and name.
+fn one<'a>(objects: &'a [Value], wanted: &str, named: &str) -> &'a Value {
+    let found = objects.iter();
+    let mut found = found.filter(|object| kind(object) == wanted && name(object) == named);
+    let object = found.next().unwrap_or_else(|| panic!("no {wanted} {named}"));
+    assert!(found.next().is_none(), "{wanted} {named} twice");
+    object
+}
+
+/// The pods of a Deployment or DaemonSet, and their first container.
+fn pods(of: &Value) -> (&Value, &Value) {
+    let spec = &of["spec"]["template"]["spec"];
+    (spec, &spec["containers"][0])
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn strings(of: &Value) -> Vec<&str> {
+    list(of).iter().map(|one| one.as_str().expect("a string")).collect()
+}
+
+/// Whether the labels are among those that the selector names.
+fn has(labels: &Value, selector: &Value) -> bool {
+    let selector = selector.as_object().expect("labels");
+    !selector.is_empty() && selector.iter().all(|(key, value)| &labels[key] == value)
+}
+
+/// What a role allows: group, resource, verb.
+fn allowed(role: &Value) -> BTreeSet<(String, String, String)> {
+    let rules = list(&role["rules"]).iter();
+    let lists = rules.map(|rule| ["apiGroups", "resources", "verbs"].map(|key| strings(&rule[key])));
+    let mut all = BTreeSet::new();
+    for [groups, resources, verbs] in lists {
+        for group in groups {
+            for resource in &resources {
+                all.extend(
+                    verbs
+                        .iter()
+                        .map(|verb| (group.into(), (*resource).into(), (*verb).into())),
+                );
+            }
+        }
+    }
+    all
 }

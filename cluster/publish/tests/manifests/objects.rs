@@ -1,5 +1,7 @@
 //! Every manifest as the type that the API server has for it.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, ResourceQuota, Service, ServiceAccount};
@@ -14,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::kustomization::built;
 use crate::vms::examples;
-use crate::{cluster, documents, kind, name, only, repository, strings};
+use crate::{cluster, documents, has, kind, name, one, only, pods, repository, strings};
 
 /// What the type has no place for is passed over when it is read, so it is missing when it is written again.
 fn kept<T: DeserializeOwned + Serialize>(object: &Value) -> Result<(), String> {
@@ -69,13 +71,9 @@ fn check(object: &Value) -> Result<(), String> {
 #[test]
 fn every_object_has_only_fields_of_its_type() {
     let mut seen = 0;
-    for folder in ["base", "overlays/full", "overlays/units", "overlays/placement"] {
-        for object in built(&cluster(folder)) {
-            check(&object).unwrap_or_else(|e| panic!("{folder}: {} {}: {e}", kind(&object), name(&object)));
-            seen += 1;
-        }
-    }
-    for (file, objects) in examples() {
+    let folders = ["base", "overlays/full", "overlays/units", "overlays/placement"];
+    let folders = folders.map(|folder| (folder.to_owned(), built(&cluster(folder))));
+    for (file, objects) in examples().into_iter().chain(folders) {
         for object in objects {
             check(&object).unwrap_or_else(|e| panic!("{file}: {} {}: {e}", kind(&object), name(&object)));
             seen += 1;
@@ -107,31 +105,17 @@ fn names_are_unique_and_selectors_find_what_they_are_for() {
         &spec["selector"]["matchLabels"],
         &only(&objects, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
     ];
-    for selector in selectors {
-        let pairs = selector.as_object().expect("labels");
-        assert!(
-            !pairs.is_empty() && pairs.iter().all(|(key, value)| &labels[key] == value),
-            "{selector}"
-        );
-    }
-    let namespaced = objects
-        .iter()
-        .filter_map(|object| object["metadata"]["namespace"].as_str());
-    let own = name(only(&objects, "Namespace"));
-    assert!(namespaced.clone().count() >= 3 && namespaced.clone().all(|namespace| namespace == own));
-    assert_eq!(
-        spec["template"]["spec"]["serviceAccountName"],
-        name(only(&objects, "ServiceAccount"))
-    );
+    assert!(selectors.into_iter().all(|selector| has(labels, selector)));
+    let namespaces = objects.iter();
+    let namespaces = namespaces.filter_map(|object| object["metadata"]["namespace"].as_str());
+    let namespaces: BTreeSet<&str> = namespaces.collect();
+    assert_eq!(namespaces, [name(only(&objects, "Namespace"))].into());
+    let account = &spec["template"]["spec"]["serviceAccountName"];
+    assert_eq!(account, name(only(&objects, "ServiceAccount")));
     for binding in objects.iter().filter(|object| kind(object).ends_with("PolicyBinding")) {
         let policy = binding["spec"]["policyName"].as_str().expect("a policy");
-        let found = objects
-            .iter()
-            .any(|object| kind(object) == "ValidatingAdmissionPolicy" && name(object) == policy);
-        assert!(
-            found && strings(&binding["spec"]["validationActions"]) == ["Deny"],
-            "{policy}"
-        );
+        one(&objects, "ValidatingAdmissionPolicy", policy);
+        assert_eq!(strings(&binding["spec"]["validationActions"]), ["Deny"], "{policy}");
     }
     let level = &only(&objects, "FlowSchema")["spec"]["priorityLevelConfiguration"]["name"];
     assert_eq!(level, name(only(&objects, "PriorityLevelConfiguration")));
@@ -140,14 +124,13 @@ fn names_are_unique_and_selectors_find_what_they_are_for() {
 #[test]
 fn the_pods_have_no_privilege_and_see_one_folder_of_the_host_to_read() {
     let objects = built(&cluster("overlays/full"));
-    let pod = &only(&objects, "DaemonSet")["spec"]["template"]["spec"];
+    let (pod, container) = pods(only(&objects, "DaemonSet"));
     for host in ["hostNetwork", "hostPID", "hostIPC"] {
         assert!(pod[host].is_null(), "{host}");
     }
     assert_eq!(pod["automountServiceAccountToken"], false);
     assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
     assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
-    let container = &pod["containers"][0];
     let expected = json!({"allowPrivilegeEscalation": false, "privileged": false, "readOnlyRootFilesystem": true,
         "capabilities": {"drop": ["ALL"]}});
     assert_eq!(container["securityContext"], expected);
@@ -165,26 +148,16 @@ fn the_pods_have_no_privilege_and_see_one_folder_of_the_host_to_read() {
     assert_eq!(strings(&container["args"])[0], argument);
     // The token is the pod's own, and short-lived; what else is in the volume is public.
     let sources = volumes[1]["projected"]["sources"].as_array().expect("sources");
-    assert_eq!(
-        sources[0]["serviceAccountToken"],
-        json!({"path": "token", "expirationSeconds": 3600})
-    );
+    let token = json!({"path": "token", "expirationSeconds": 3600});
+    assert_eq!(sources[0]["serviceAccountToken"], token);
 }
 
 #[test]
 fn the_example_waits_for_the_condition_and_its_service_for_the_pod() {
     let objects = documents(&repository("packaging/kubernetes/vm-readiness-gate.yaml"));
     let (pod, service) = (only(&objects, "Pod"), only(&objects, "Service"));
-    assert_eq!(
-        pod["spec"]["readinessGates"],
-        json!([{"conditionType": "stelia.io/isolated"}])
-    );
-    let selector = service["spec"]["selector"].as_object().expect("labels");
-    assert!(
-        selector
-            .iter()
-            .all(|(key, value)| &pod["metadata"]["labels"][key] == value)
-            && !selector.is_empty()
-    );
+    let gates = json!([{"conditionType": "stelia.io/isolated"}]);
+    assert_eq!(pod["spec"]["readinessGates"], gates);
+    assert!(has(&pod["metadata"]["labels"], &service["spec"]["selector"]));
     assert_eq!(service["spec"]["publishNotReadyAddresses"], false);
 }

@@ -6,24 +6,10 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::kustomization::built;
-use crate::{cluster, kind, name, strings};
+use crate::{cluster, has, kind, list, name, one, pods, strings};
 
 fn overlay() -> Vec<Value> {
     built(&cluster("overlays/placement"))
-}
-
-fn one<'a>(objects: &'a [Value], wanted: &str, named: &str) -> &'a Value {
-    let mut found = objects
-        .iter()
-        .filter(|object| kind(object) == wanted && name(object) == named);
-    let object = found.next().unwrap_or_else(|| panic!("no {wanted} {named}"));
-    assert!(found.next().is_none(), "{wanted} {named} twice");
-    object
-}
-
-fn has(labels: &Value, selector: &Value) -> bool {
-    let selector = selector.as_object().expect("labels");
-    !selector.is_empty() && selector.iter().all(|(key, value)| &labels[key] == value)
 }
 
 #[test]
@@ -33,11 +19,8 @@ fn it_has_both_parts_no_name_twice_and_nothing_of_the_publishers() {
     let parts: usize = parts.iter().map(|part| built(&cluster(part)).len()).sum();
     assert_eq!(objects.len(), parts);
     let key = |object: &Value| {
-        (
-            kind(object).to_owned(),
-            object["metadata"]["namespace"].clone().to_string(),
-            name(object).to_owned(),
-        )
+        let namespace = object["metadata"]["namespace"].to_string();
+        (kind(object).to_owned(), namespace, name(object).to_owned())
     };
     let names: BTreeSet<_> = objects.iter().map(key).collect();
     assert_eq!(names.len(), objects.len());
@@ -56,28 +39,12 @@ fn it_has_both_parts_no_name_twice_and_nothing_of_the_publishers() {
 }
 
 #[test]
-fn every_image_of_ours_is_of_the_registry_that_is_named_once() {
-    let version = env!("CARGO_PKG_VERSION");
-    let objects = overlay();
-    let image = &one(&objects, "Deployment", "stelia-placement")["spec"]["template"]["spec"]["containers"][0]["image"];
-    assert_eq!(
-        image,
-        &json!(format!("registry.example.com/stelia-placement:{version}"))
-    );
-    let base = built(&cluster("placement/base"));
-    let image = &one(&base, "Deployment", "stelia-placement")["spec"]["template"]["spec"]["containers"][0]["image"];
-    assert_eq!(image, &json!(format!("steliad.example/stelia-placement:{version}")));
-}
-
-#[test]
 fn whoever_is_bound_to_a_role_is_there_and_so_is_the_role() {
     let objects = overlay();
-    let bindings = objects
-        .iter()
-        .filter(|object| ["ClusterRoleBinding", "RoleBinding"].contains(&kind(object)));
+    let bindings = objects.iter().filter(|object| kind(object).ends_with("RoleBinding"));
     let mut ours = 0;
     for binding in bindings {
-        for subject in binding["subjects"].as_array().expect("subjects") {
+        for subject in list(&binding["subjects"]) {
             if subject["kind"] == "ServiceAccount" {
                 one(&objects, "ServiceAccount", name_of(subject));
             }
@@ -101,19 +68,13 @@ fn the_scheduler_reaches_the_extender_and_nobody_else_does() {
     let objects = overlay();
     let template = |deployment: &str| &one(&objects, "Deployment", deployment)["spec"]["template"];
     let policy = &one(&objects, "NetworkPolicy", "stelia-placement")["spec"];
-    assert!(has(
-        &template("stelia-placement")["metadata"]["labels"],
-        &policy["podSelector"]["matchLabels"]
-    ));
-    let rules = policy["ingress"].as_array().expect("rules");
+    let labels = &template("stelia-placement")["metadata"]["labels"];
+    assert!(has(labels, &policy["podSelector"]["matchLabels"]));
+    let rules = list(&policy["ingress"]);
     let service = &one(&objects, "Service", "stelia-placement")["spec"]["ports"][0]["port"];
-    let to_service: Vec<&Value> = rules
-        .iter()
-        .filter(|rule| &rule["ports"][0]["port"] == service)
-        .collect();
-    let [rule] = to_service.as_slice() else {
-        panic!("{rules:?}")
-    };
+    let mut to_service = rules.iter().filter(|rule| &rule["ports"][0]["port"] == service);
+    let rule = to_service.next().expect("a rule");
+    assert!(to_service.next().is_none(), "{rules:?}");
     let from = rule["from"].as_array().expect("a list: without one everybody comes in");
     let labels = &template("stelia-scheduler")["metadata"]["labels"];
     let lets_in =
@@ -125,10 +86,8 @@ fn the_scheduler_reaches_the_extender_and_nobody_else_does() {
         .expect("ports");
     let others = rules.iter().filter(|rule| rule["from"].is_null());
     let open: Vec<&Value> = others.map(|rule| &rule["ports"][0]["port"]).collect();
-    assert_eq!(
-        open,
-        [&ports.iter().find(|port| port["name"] == "probes").expect("it")["containerPort"]]
-    );
+    let probes = ports.iter().find(|port| port["name"] == "probes").expect("it");
+    assert_eq!(open, [&probes["containerPort"]]);
 }
 
 #[test]
@@ -139,16 +98,12 @@ fn the_scheduler_runs_with_the_configuration_that_is_generated() {
     let map = objects.iter().find(is_it).expect("it");
     let pod = &one(&objects, "Deployment", "stelia-scheduler")["spec"]["template"]["spec"];
     let (container, volumes) = (&pod["containers"][0], pod["volumes"].as_array().expect("volumes"));
-    let volume = volumes
-        .iter()
-        .find(|volume| !volume["configMap"].is_null())
-        .expect("one");
+    let volume = volumes.iter().find(|volume| !volume["configMap"].is_null());
+    let volume = volume.expect("one");
     assert_eq!(volume["configMap"]["name"], name(map));
     let mounts = container["volumeMounts"].as_array().expect("mounts");
-    let mount = mounts
-        .iter()
-        .find(|mount| mount["name"] == volume["name"])
-        .expect("one");
+    let mount = mounts.iter().find(|mount| mount["name"] == volume["name"]);
+    let mount = mount.expect("one");
     let (key, text) = map["data"]
         .as_object()
         .and_then(|data| data.iter().next())
@@ -195,10 +150,8 @@ fn requests_have_the_priority_of_a_clusters_own_scheduler() {
             assert_eq!(of["rules"][0]["subjects"], subject);
         }
         let rule = &leases["rules"][0]["resourceRules"][0];
-        assert_eq!(
-            (&rule["apiGroups"], &rule["resources"]),
-            (&json!(["coordination.k8s.io"]), &json!(["leases"]))
-        );
+        assert_eq!(strings(&rule["apiGroups"]), ["coordination.k8s.io"]);
+        assert_eq!(strings(&rule["resources"]), ["leases"]);
     }
 }
 
@@ -208,34 +161,23 @@ fn one_instance_is_replaced_at_a_time_and_none_waits_for_ever() {
     let objects = overlay();
     let deployment = &one(&objects, "Deployment", "stelia-placement")["spec"];
     let probe = |name: &str| &deployment["template"]["spec"]["containers"][0][name]["httpGet"]["path"];
-    assert_eq!(
-        (probe("readinessProbe"), probe("livenessProbe")),
-        (&json!("/readyz"), &json!("/healthz"))
-    );
-    assert_eq!(
-        deployment["strategy"]["rollingUpdate"],
-        json!({"maxUnavailable": 1, "maxSurge": 0})
-    );
+    assert!(probe("readinessProbe") == "/readyz" && probe("livenessProbe") == "/healthz");
+    let update = &deployment["strategy"]["rollingUpdate"];
+    assert_eq!(*update, json!({"maxUnavailable": 1, "maxSurge": 0}));
     assert_eq!(deployment["replicas"], 2);
     let budget = &one(&objects, "PodDisruptionBudget", "stelia-placement")["spec"];
-    assert_eq!(
-        (&budget["maxUnavailable"], &budget["unhealthyPodEvictionPolicy"]),
-        (&json!(1), &json!("AlwaysAllow"))
-    );
+    assert_eq!(budget["maxUnavailable"], 1);
+    assert_eq!(budget["unhealthyPodEvictionPolicy"], "AlwaysAllow");
     // So it is not readiness that the Service goes by, but the EndpointSlice that the leader writes.
     let service = &one(&objects, "Service", "stelia-placement")["spec"];
-    assert!(
-        service["selector"].is_null() && service["ports"][0]["targetPort"].is_u64(),
-        "{service}"
-    );
+    assert!(service["selector"].is_null() && service["ports"][0]["targetPort"].is_u64());
     let arguments = strings(&deployment["template"]["spec"]["containers"][0]["args"]);
     assert!(arguments.contains(&"--service=stelia-placement"), "{arguments:?}");
-    let roles = &one(&objects, "Role", "stelia-placement-lease")["rules"];
-    let writes = |rule: &&Value| {
-        strings(&rule["resources"]) == ["endpointslices"] && rule["resourceNames"] == json!(["stelia-placement"])
-    };
-    let rule = roles.as_array().expect("rules").iter().find(writes).expect("a right");
-    assert_eq!(strings(&rule["verbs"]), ["get", "update"]);
+    let role = one(&objects, "Role", "stelia-placement-lease");
+    let slices = |rule: &&Value| strings(&rule["resources"]) == ["endpointslices"];
+    let mut rules = list(&role["rules"]).iter().filter(slices);
+    let rule = rules.find(|rule| rule["resourceNames"] == json!(["stelia-placement"]));
+    assert_eq!(strings(&rule.expect("a right")["verbs"]), ["get", "update"]);
 }
 
 /// Root on a node has the tokens of its pods, and so the rights of these two: they stay away from tenants' nodes.
@@ -243,13 +185,9 @@ fn one_instance_is_replaced_at_a_time_and_none_waits_for_ever() {
 fn both_run_on_the_control_planes_nodes_and_not_on_the_same_one() {
     let objects = overlay();
     for deployment in ["stelia-placement", "stelia-scheduler"] {
-        let spec = &one(&objects, "Deployment", deployment)["spec"]["template"]["spec"];
+        let (spec, container) = pods(one(&objects, "Deployment", deployment));
         let role = "node-role.kubernetes.io/control-plane";
-        assert_eq!(
-            spec["nodeSelector"],
-            json!({"kubernetes.io/os": "linux"}),
-            "{deployment}"
-        );
+        assert_eq!(spec["nodeSelector"], json!({"kubernetes.io/os": "linux"}));
         // The label's value is not the same everywhere.
         let required = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
         let terms = json!([{"matchExpressions": [{"key": role, "operator": "Exists"}]}]);
@@ -261,27 +199,16 @@ fn both_run_on_the_control_planes_nodes_and_not_on_the_same_one() {
         let selected = &term["podAffinityTerm"]["labelSelector"]["matchLabels"];
         assert_eq!(selected["app.kubernetes.io/name"], deployment);
         let budget = &one(&objects, "PodDisruptionBudget", deployment)["spec"];
-        assert_eq!(
-            (&budget["maxUnavailable"], &budget["selector"]["matchLabels"]),
-            (&json!(1), selected)
-        );
-        assert!(
-            spec["containers"][0]["resources"]["limits"]["memory"].is_string(),
-            "{deployment}"
-        );
+        assert!(budget["maxUnavailable"] == 1 && budget["selector"]["matchLabels"] == *selected);
+        assert!(container["resources"]["limits"]["memory"].is_string(), "{deployment}");
     }
 }
 
 /// A node whose device plugin offers no healthy device gets no VM, with the extender and without it.
 #[test]
 fn the_scheduler_counts_the_resource_that_kubelet_publishes() {
-    for (file, managed) in [
-        (
-            "vms.yaml",
-            json!([{"name": "stelia.io/vm", "ignoredByScheduler": false}]),
-        ),
-        ("whole-cpus.yaml", Value::Null),
-    ] {
+    let vms = json!([{"name": "stelia.io/vm", "ignoredByScheduler": false}]);
+    for (file, managed) in [("vms.yaml", vms), ("whole-cpus.yaml", Value::Null)] {
         let configuration = crate::documents(&cluster("placement/scheduler").join(file)).remove(0);
         assert_eq!(configuration["profiles"][0]["pluginConfig"], Value::Null, "{file}");
         assert_eq!(configuration["extenders"][0]["managedResources"], managed, "{file}");

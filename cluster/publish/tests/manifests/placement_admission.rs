@@ -16,11 +16,8 @@ const METADATA: &str = "stelia-placement changes no metadata of pods";
 fn what_it_asks_is_admitted_and_others_are_not_asked() {
     for request in REQUESTS {
         assert_eq!(denials(&recorded(request)), [], "{request}");
-        let mut others = changed(
-            request,
-            "/userInfo/username",
-            json!("system:serviceaccount:kube-system:replicaset-controller"),
-        );
+        let controller = json!("system:serviceaccount:kube-system:replicaset-controller");
+        let mut others = changed(request, "/userInfo/username", controller);
         set(&mut others, "/object/metadata/labels", json!({"any": "label"}));
         assert_eq!(denials(&others), [], "{request}");
     }

@@ -8,7 +8,7 @@ use cel::{Context, Env, Value as Cel, to_value};
 use serde_json::Value;
 
 use crate::kustomization::built;
-use crate::{cluster, kind, strings};
+use crate::{cluster, kind, list, strings};
 
 /// The policies of the publisher, and those of the publisher and of placement.
 fn all() -> &'static [Vec<Value>; 2] {
@@ -31,10 +31,6 @@ pub fn policies() -> &'static [Value] {
 
 pub fn all_policies() -> &'static [Value] {
     &all()[1]
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
@@ -75,14 +71,13 @@ impl Scope {
     }
 
     fn add(&mut self, name: &str, value: &Value) {
-        self.context
-            .add_variable_from_value(name, to_value(value).expect("a value"));
+        let value = to_value(value).expect("a value");
+        self.context.add_variable_from_value(name, value);
     }
 
     fn evaluate(&self, expression: &str) -> Result<Cel, String> {
-        let program = Env::stdlib()
-            .compile(expression)
-            .unwrap_or_else(|e| panic!("{expression}: {e}"));
+        let program = Env::stdlib().compile(expression);
+        let program = program.unwrap_or_else(|e| panic!("{expression}: {e}"));
         program.execute(&self.context).map_err(|e| e.to_string())
     }
 
@@ -107,10 +102,8 @@ pub fn denials_by(policies: &[Value], review: &Value) -> Vec<(String, String)> {
     for policy in policies {
         let spec = &policy["spec"];
         assert_eq!(spec["failurePolicy"], "Fail");
-        if !list(&spec["matchConstraints"]["resourceRules"])
-            .iter()
-            .any(|rule| matches(rule, request))
-        {
+        let mut rules = list(&spec["matchConstraints"]["resourceRules"]).iter();
+        if !rules.any(|rule| matches(rule, request)) {
             continue;
         }
         let mut scope = Scope::new(request);
@@ -145,8 +138,6 @@ pub fn expressions(policies: &[Value]) -> Vec<&str> {
         all.map(|one| text(one, "expression")).collect()
     }
     let lists = ["matchConditions", "variables", "validations"];
-    policies
-        .iter()
-        .flat_map(|policy| lists.map(|name| of(policy, name)).concat())
-        .collect()
+    let of = |policy| lists.map(|name| of(policy, name)).concat();
+    policies.iter().flat_map(of).collect()
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::admission::assert_standard;
 use crate::policy::{denials_by, expressions};
-use crate::{documents, kind, name, only, repository, strings};
+use crate::{documents, kind, list, name, only, repository, strings};
 
 const RESOURCE: &str = "stelia.io/vm";
 /// The examples that ask for the resource, and Pod Security's level that admits each.
@@ -27,9 +27,8 @@ const BY_THE_DEVICE_PLUGIN: [(&str, &str); 7] = [
 
 /// Every file with the objects in it; kubelet's configuration is none of the API server's.
 pub fn examples() -> BTreeMap<String, Vec<Value>> {
-    let files = fs::read_dir(repository("packaging/kubernetes"))
-        .expect("a folder")
-        .flatten();
+    let files = fs::read_dir(repository("packaging/kubernetes")).expect("a folder");
+    let files = files.flatten();
     let named = files.filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".yaml")?.to_owned()));
     let ours = named.filter(|name| !name.starts_with("kubelet-config"));
     ours.map(|name| {
@@ -39,14 +38,10 @@ pub fn examples() -> BTreeMap<String, Vec<Value>> {
     .collect()
 }
 
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
 fn containers(spec: &Value) -> impl Iterator<Item = &Value> {
-    ["initContainers", "containers"]
+    [&spec["initContainers"], &spec["containers"]]
         .into_iter()
-        .flat_map(|key| list(&spec[key]))
+        .flat_map(list)
 }
 
 /// What of the level `baseline` the pod breaks, of the rules that a VM's pod could break.
@@ -59,7 +54,7 @@ fn against_baseline(spec: &Value) -> Vec<String> {
     broken.extend(
         volumes
             .filter(|volume| !volume["hostPath"].is_null())
-            .map(|volume| format!("hostPath: {volume}")),
+            .map(Value::to_string),
     );
     for container in containers(spec) {
         let context = &container["securityContext"];
@@ -76,24 +71,11 @@ fn against_baseline(spec: &Value) -> Vec<String> {
 
 /// What of the level `restricted` the pod breaks.
 fn against_restricted(spec: &Value) -> Vec<String> {
-    const VOLUMES: [&str; 8] = [
-        "configMap",
-        "csi",
-        "downwardAPI",
-        "emptyDir",
-        "ephemeral",
-        "persistentVolumeClaim",
-        "projected",
-        "secret",
-    ];
+    const VOLUMES: &str = "name configMap csi downwardAPI emptyDir ephemeral persistentVolumeClaim projected secret";
     let mut broken = against_baseline(spec);
     for volume in list(&spec["volumes"]) {
-        let kinds = volume
-            .as_object()
-            .expect("a volume")
-            .keys()
-            .filter(|key| *key != "name");
-        broken.extend(kinds.filter(|kind| !VOLUMES.contains(&kind.as_str())).cloned());
+        let kinds = volume.as_object().expect("a volume").keys();
+        broken.extend(kinds.filter(|kind| VOLUMES.split(' ').all(|one| one != *kind)).cloned());
     }
     let of_pod = &spec["securityContext"];
     for container in containers(spec) {
@@ -119,9 +101,8 @@ fn what_asks_for_the_resource_has_no_path_of_the_node_and_is_admitted_by_pod_sec
         for pod in objects.iter().filter(|object| kind(object) == "Pod") {
             assert_eq!(name(pod), file);
             let spec = &pod["spec"];
-            let amounts: Vec<_> = containers(spec)
-                .map(|container| &container["resources"]["limits"][RESOURCE])
-                .collect();
+            let amounts = containers(spec).map(|container| &container["resources"]["limits"][RESOURCE]);
+            let amounts: Vec<_> = amounts.collect();
             if amounts.iter().all(|amount| amount.is_null()) {
                 assert_ne!(against_baseline(spec), Vec::<String>::new(), "{file}");
                 continue;
@@ -138,14 +119,10 @@ fn what_asks_for_the_resource_has_no_path_of_the_node_and_is_admitted_by_pod_sec
             // What the device plugin mounts is no volume of the pod's.
             let mounts = containers(spec).flat_map(|container| list(&container["volumeMounts"]));
             let paths: Vec<&str> = mounts.filter_map(|mount| mount["mountPath"].as_str()).collect();
-            assert!(
-                paths
-                    .iter()
-                    .all(|path| !path.starts_with("/run/stelia") && *path != "/usr/bin/stelia-runner"),
-                "{file}: {paths:?}"
-            );
-            // These VMs are adopted.
-            let program = if ["vm-libvirt", "vm-qemu"].contains(&file.as_str()) {
+            let mounted = |path: &&str| path.starts_with("/run/stelia") || *path == "/usr/bin/stelia-runner";
+            assert!(!paths.iter().any(mounted), "{file}: {paths:?}");
+            let is_adopted = ["vm-libvirt", "vm-qemu"].contains(&file.as_str());
+            let program = if is_adopted {
                 "/bin/sh"
             } else {
                 "/usr/bin/stelia-runner"
@@ -216,15 +193,15 @@ fn a_pod_asks_for_one_vm(#[case] amounts: Value, #[case] of_init: Value, #[case]
 fn containers_without_limits_or_without_resources_are_admitted() {
     let mut review = asks(&[&json!({})], &[&json!({})]);
     for key in ["containers", "initContainers"] {
-        let container = &mut review["request"]["object"]["spec"][key][0];
-        container["resources"]
-            .as_object_mut()
-            .expect("resources")
-            .remove("limits");
-        assert_eq!(said(&review), Vec::<String>::new(), "{key}");
-        let container = &mut review["request"]["object"]["spec"][key][0];
-        container.as_object_mut().expect("a container").remove("resources");
-        assert_eq!(said(&review), Vec::<String>::new(), "{key}");
+        for resources in [json!({"requests": {}}), Value::Null] {
+            let mut container = json!({"name": "c", "image": "i", "resources": resources});
+            container
+                .as_object_mut()
+                .expect("an object")
+                .retain(|_, value| !value.is_null());
+            review["request"]["object"]["spec"][key][0] = container;
+            assert_eq!(said(&review), Vec::<String>::new(), "{key}");
+        }
     }
 }
 
@@ -242,10 +219,8 @@ fn every_example_passes_the_policy() {
 #[test]
 fn the_policy_is_bound_and_the_quota_counts_the_resource() {
     let examples = examples();
-    let (policy, binding) = (
-        policy(),
-        only(&examples["vm-policy"], "ValidatingAdmissionPolicyBinding"),
-    );
+    let policy = policy();
+    let binding = only(&examples["vm-policy"], "ValidatingAdmissionPolicyBinding");
     assert_eq!(binding["spec"]["policyName"], name(&policy));
     assert_eq!(strings(&binding["spec"]["validationActions"]), ["Deny"]);
     let hard = &only(&examples["quota"], "ResourceQuota")["spec"]["hard"];

@@ -3,21 +3,13 @@
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use stelia_publish::{PublishOptions, Reading};
+use stelia_publish::PublishOptions;
 
 use crate::support::*;
 
-fn opted() -> PublishOptions {
-    PublishOptions {
-        ready_label: true,
-        ..options()
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn the_label_alone_of_this_node_says_whether_a_vm_can_be_admitted() {
-    let (client, log) = server(healthy);
-    let publisher = Running::new(client, opted(), Reading::of(told(6)));
+    let (publisher, log) = run(server(healthy), with_label(), told(6));
     pass(10.0).await;
     let label = &log.of("PATCH", NODE)[0];
     assert_eq!(
@@ -31,9 +23,7 @@ async fn the_label_alone_of_this_node_says_whether_a_vm_can_be_admitted() {
     log.clear();
     pass(600.0).await;
     assert_eq!(log.all().len(), 0, "{:?}", log.all());
-    let mut unready = told(6);
-    unready.ready.status = false;
-    publisher.tell(unready);
+    publisher.tell(unready());
     pass(10.0).await;
     let all = log.all();
     assert_eq!(all.len(), 1, "{all:?}");
@@ -44,20 +34,14 @@ async fn the_label_alone_of_this_node_says_whether_a_vm_can_be_admitted() {
 async fn nothing_is_applied_to_a_node_that_is_not_there_and_its_uid_is_found_later() {
     let mut registered = false;
     let (client, log) = answering("GET", NODE, move |seen| {
-        if std::mem::replace(&mut registered, true) {
-            healthy(seen)
-        } else {
-            status(404, "NotFound", "nodes \"worker-1\" not found", json!([]))
+        match std::mem::replace(&mut registered, true) {
+            true => healthy(seen),
+            false => status(404, "NotFound", "not found", json!([])),
         }
     });
-    let publisher = Running::new(client, opted(), Reading::of(told(6)));
+    let publisher = Running::new(client, with_label(), told(6));
     pass(0.05).await;
-    assert!(
-        publisher
-            .problem("node")
-            .unwrap()
-            .starts_with("there is no such Node: 404")
-    );
+    assert!(publisher.problem("node").unwrap().contains("404"));
     assert_eq!(log.of("PATCH", NODE).len(), 0);
     pass(20.0).await;
     assert_eq!(publisher.problem("node"), None);
@@ -82,21 +66,17 @@ async fn a_node_that_was_registered_anew_gets_everything_anew() {
             ok()
         }
     });
-    let publisher = Running::new(client, opted(), Reading::of(told(6)));
+    let publisher = Running::new(client, with_label(), told(6));
     pass(10.0).await;
     *uid.lock().unwrap() = "another".into();
     log.clear();
-    let mut unready = told(6);
-    unready.ready.status = false;
-    publisher.tell(unready);
+    publisher.tell(unready());
     pass(30.0).await;
     assert_eq!(log.of("GET", NODE).len(), 1, "{:?}", log.all());
     assert_eq!(log.of("PATCH", NODE).last().unwrap().body["metadata"]["uid"], "another");
-    assert_eq!(
-        log.objects()[0].body["metadata"]["ownerReferences"][0]["uid"],
-        "another"
-    );
-    assert!(publisher.status.borrow().problems.is_empty());
+    let owner = &log.objects()[0].body["metadata"]["ownerReferences"][0];
+    assert_eq!(owner["uid"], "another");
+    assert_eq!(publisher.problems(), 0);
 }
 
 /// A Node that keeps its taints, and refuses what was written of an older version.
@@ -115,11 +95,8 @@ fn tainted(taints: Value) -> (kube::Client, Log, Arc<Mutex<Value>>) {
         if !seen.is("PATCH", NODE) || seen.content_type != "application/merge-patch+json" {
             return ok();
         }
-        let (now, asked) = (
-            &node["metadata"]["resourceVersion"],
-            &seen.body["metadata"]["resourceVersion"],
-        );
-        if now != asked {
+        let now = &node["metadata"]["resourceVersion"];
+        if *now != seen.body["metadata"]["resourceVersion"] {
             return status(409, "Conflict", "the object has been modified", json!([]));
         }
         let version = now.as_str().unwrap().parse::<u32>().unwrap() + 1;
@@ -149,19 +126,15 @@ fn untainting() -> PublishOptions {
 #[tokio::test(start_paused = true)]
 async fn the_taint_goes_when_vms_can_be_admitted_and_is_remembered() {
     let (client, log, node) = tainted(two_taints());
-    let mut unready = told(6);
-    unready.ready.status = false;
-    let publisher = Running::new(client, untainting(), Reading::of(unready));
+    let publisher = Running::new(client, untainting(), unready());
     pass(60.0).await;
     assert_eq!(log.of("PATCH", NODE).len(), 0);
     // Somebody changes the Node between our look and our patch.
     publisher.tell(told(6));
     pass(1.0).await;
     let now = node.lock().unwrap().clone();
-    assert_eq!(
-        now["spec"]["taints"],
-        json!([{"key": "dedicated", "value": "vms", "effect": "NoSchedule"}])
-    );
+    let dedicated = json!([{"key": "dedicated", "value": "vms", "effect": "NoSchedule"}]);
+    assert_eq!(now["spec"]["taints"], dedicated);
     let remembered = &now["metadata"]["annotations"]["isolation.stelia.io/removed-taints"];
     let remembered: Value = serde_json::from_str(remembered.as_str().unwrap()).unwrap();
     assert_eq!(remembered, json!([{"key": KEY, "effect": "NoSchedule"}]));
@@ -178,34 +151,28 @@ async fn a_node_that_changes_meanwhile_is_read_again() {
     let mut first = true;
     let (client, log) = server(move |seen| {
         let mut node = meanwhile.lock().unwrap();
-        match (
-            seen.is("GET", NODE),
-            seen.content_type == "application/merge-patch+json",
-        ) {
-            (true, _) => Reply::Json(200, node.clone()),
-            (_, true) if std::mem::replace(&mut first, false) => {
+        let is_patch = seen.content_type == "application/merge-patch+json";
+        match seen.is("GET", NODE) {
+            true => Reply::Json(200, node.clone()),
+            false if is_patch && std::mem::replace(&mut first, false) => {
                 node["spec"]["taints"] = json!([{"key": KEY, "effect": "NoSchedule"}]);
                 status(409, "Conflict", "the object has been modified", json!([]))
             }
             _ => ok(),
         }
     });
-    let publisher = Running::new(client, untainting(), Reading::of(told(6)));
+    let publisher = Running::new(client, untainting(), told(6));
     pass(10.0).await;
-    let patches: Vec<Value> = log
-        .of("PATCH", NODE)
-        .iter()
-        .map(|seen| seen.body["spec"]["taints"].clone())
-        .collect();
+    let patches = log.of("PATCH", NODE);
     assert_eq!(patches.len(), 2, "{:?}", log.all());
-    assert_eq!(patches[1], json!([]), "of the Node as it is now");
-    assert!(publisher.status.borrow().problems.is_empty());
+    assert_eq!(patches[1].body["spec"]["taints"], json!([]), "of the Node as it is now");
+    assert_eq!(publisher.problems(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_the_taint_nothing_is_written() {
     let (client, log, _) = tainted(json!([]));
-    let publisher = Running::new(client, untainting(), Reading::of(told(6)));
+    let publisher = Running::new(client, untainting(), told(6));
     pass(10.0).await;
     assert_eq!((log.of("GET", NODE).len(), log.of("PATCH", NODE).len()), (2, 0));
     assert!(publisher.status.borrow().settled);

@@ -3,15 +3,13 @@
 use std::time::Duration;
 
 use serde_json::json;
-use stelia_api::publication::Publication;
-use stelia_publish::{PublishOptions, Reading};
+use stelia_publish::{PublishOptions, Publisher, Reading};
 
 use crate::support::*;
 
 #[tokio::test(start_paused = true)]
 async fn the_object_is_applied_once_with_its_owner_and_looked_at_every_half_hour() {
-    let (client, log) = server(healthy);
-    let publisher = Running::new(client, options(), Reading::of(told(6)));
+    let (publisher, log) = run(server(healthy), options(), told(6));
     pass(10.0).await;
     let all = log.all();
     assert_eq!(all.len(), 2, "{all:?}");
@@ -20,10 +18,8 @@ async fn the_object_is_applied_once_with_its_owner_and_looked_at_every_half_hour
     assert!(object.is("PATCH", OBJECT), "{object:?}");
     assert_eq!(object.query, "&fieldManager=steliad");
     assert_eq!(object.content_type, "application/apply-patch+yaml");
-    assert_eq!(
-        object.body["metadata"]["ownerReferences"],
-        json!([{"apiVersion": "v1", "kind": "Node", "name": "worker-1", "uid": UID}])
-    );
+    let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "worker-1", "uid": UID}]);
+    assert_eq!(object.body["metadata"]["ownerReferences"], owner);
     assert_eq!((available(object), state(object)), ("6", None));
     assert!(publisher.status.borrow().settled);
     pass(26.0 * 60.0).await;
@@ -43,7 +39,7 @@ async fn nodes_begin_spread_over_a_minute_and_a_change_is_written_at_once() {
         let mut told = told(6);
         told.node = format!("worker-{number}");
         told.object.as_mut().unwrap()["metadata"]["name"] = told.node.clone().into();
-        let publisher = Running::new(client, PublishOptions::new(told.node.clone()), Reading::of(told));
+        let publisher = Running::new(client, PublishOptions::new(told.node.clone()), told);
         pass(61.0).await;
         begins.push(log.all()[0].at);
         drop(publisher);
@@ -57,7 +53,7 @@ async fn nodes_begin_spread_over_a_minute_and_a_change_is_written_at_once() {
 
     let (client, log) = server(healthy);
     let late = PublishOptions::new("worker-1");
-    let publisher = Running::new(client, late, Reading::of(told(6)));
+    let publisher = Running::new(client, late, told(6));
     pass(0.5).await;
     assert_eq!(log.all().len(), 0, "this name is among the later ones");
     publisher.tell(told(4));
@@ -67,8 +63,7 @@ async fn nodes_begin_spread_over_a_minute_and_a_change_is_written_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_burst_is_one_write_and_writes_are_two_seconds_apart() {
-    let (client, log) = server(healthy);
-    let publisher = Running::new(client, options(), Reading::of(told(6)));
+    let (publisher, log) = run(server(healthy), options(), told(6));
     pass(10.0).await;
     log.clear();
     for free in 0..5 {
@@ -76,11 +71,8 @@ async fn a_burst_is_one_write_and_writes_are_two_seconds_apart() {
         pass(0.02).await;
     }
     pass(0.2).await;
-    assert_eq!(
-        log.objects().iter().map(available).collect::<Vec<_>>(),
-        ["4"],
-        "within 300 ms, the last of five"
-    );
+    let written = log.objects();
+    assert_eq!((written.len(), available(&written[0])), (1, "4"));
     // A node that changes without end.
     for free in 0..100 {
         publisher.tell(told(free % 7));
@@ -88,18 +80,15 @@ async fn a_burst_is_one_write_and_writes_are_two_seconds_apart() {
     }
     let times: Vec<Duration> = log.objects().iter().map(|seen| seen.at).collect();
     assert!((5..=6).contains(&times.len()), "{times:?}");
-    assert!(
-        times.windows(2).all(|two| two[1] - two[0] >= Duration::from_secs(2)),
-        "{times:?}"
-    );
+    let apart = |two: &[Duration]| two[1] - two[0] >= Duration::from_secs(2);
+    assert!(times.windows(2).all(apart), "{times:?}");
     pass(3.0).await;
     assert_eq!(available(log.objects().last().unwrap()), "1", "the last of all");
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_was_and_is_again_is_not_written() {
-    let (client, log) = server(healthy);
-    let publisher = Running::new(client, options(), Reading::of(told(6)));
+    let (publisher, log) = run(server(healthy), options(), told(6));
     pass(10.0).await;
     log.clear();
     publisher.tell(told(4));
@@ -111,15 +100,7 @@ async fn what_was_and_is_again_is_not_written() {
 
 #[tokio::test(start_paused = true)]
 async fn a_daemon_that_restarts_changes_nothing_and_one_that_is_away_is_told() {
-    let (client, log) = server(healthy);
-    let publisher = Running::new(
-        client,
-        PublishOptions {
-            ready_label: true,
-            ..options()
-        },
-        Reading::of(told(6)),
-    );
+    let (publisher, log) = run(server(healthy), with_label(), told(6));
     pass(10.0).await;
     log.clear();
     let away = Reading {
@@ -138,26 +119,19 @@ async fn a_daemon_that_restarts_changes_nothing_and_one_that_is_away_is_told() {
     let objects = log.objects();
     assert_eq!((objects.len(), state(&objects[0])), (1, Some("away")));
     assert_eq!(available(&objects[0]), "6", "what it has free is as it was known last");
-    let labels = log.of("PATCH", NODE);
-    assert_eq!(
-        labels[0].body["metadata"]["labels"],
-        json!({"stelia.io/ready": "false"})
-    );
+    let ready = |at: usize| log.of("PATCH", NODE)[at].body["metadata"]["labels"]["stelia.io/ready"].clone();
+    assert_eq!(ready(0), "false");
     publisher.tell(told(6));
     pass(3.0).await;
     assert_eq!(state(log.objects().last().unwrap()), None);
-    assert_eq!(
-        log.of("PATCH", NODE)[1].body["metadata"]["labels"],
-        json!({"stelia.io/ready": "true"})
-    );
+    assert_eq!(ready(1), "true");
     assert_eq!(log.all().len(), 4);
     assert_eq!(publisher.problem("daemon"), None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_file_of_no_use_leaves_the_last_good_one_standing_and_is_told_after_a_minute() {
-    let (client, log) = server(healthy);
-    let publisher = Running::new(client, options(), Reading::of(told(6)));
+    let (publisher, log) = run(server(healthy), options(), told(6));
     pass(10.0).await;
     log.clear();
     publisher.readings.send_replace(Reading {
@@ -173,8 +147,7 @@ async fn a_file_of_no_use_leaves_the_last_good_one_standing_and_is_told_after_a_
 
 #[tokio::test(start_paused = true)]
 async fn facts_that_cannot_be_used_mark_the_object_also_after_a_restart() {
-    let (client, log) = server(healthy);
-    let publisher = Running::new(client, options(), Reading::of(told(6)));
+    let (publisher, log) = run(server(healthy), options(), told(6));
     pass(10.0).await;
     log.clear();
     let mut unusable = told(6);
@@ -191,63 +164,40 @@ async fn facts_that_cannot_be_used_mark_the_object_also_after_a_restart() {
     stands["metadata"]["managedFields"] = json!([{"manager": "steliad"}]);
     stands["metadata"]["annotations"] = json!({"somebody.else/x": "1", "node.koordinator.sh/cpu-topology": "{}"});
     let (client, log) = answering("GET", OBJECT, move |_| Reply::Json(200, stands.clone()));
-    let publisher = Running::new(client, options(), Reading::of(unusable.clone()));
+    let publisher = Running::new(client, options(), unusable.clone());
     pass(10.0).await;
     let again = log.objects();
     assert_eq!((again.len(), log.of("GET", OBJECT).len()), (1, 1));
     assert_eq!((available(&again[0]), state(&again[0])), ("6", Some("unusable")));
     let metadata = &again[0].body["metadata"];
-    assert_eq!(
-        metadata["annotations"],
-        json!({"node.koordinator.sh/cpu-topology": "{}"})
-    );
-    assert_eq!(
-        (&metadata["uid"], &metadata["managedFields"]),
-        (&json!(null), &json!(null))
-    );
+    let topology = json!({"node.koordinator.sh/cpu-topology": "{}"});
+    assert_eq!(metadata["annotations"], topology);
+    assert!(metadata["uid"].is_null() && metadata["managedFields"].is_null());
     drop(publisher);
 
     // None stands, or it is somebody else's: nothing is written.
     for stands in [Reply::Text(404, "404 page not found"), ok()] {
         let mut stands = Some(stands);
         let (client, log) = answering("GET", OBJECT, move |_| stands.take().expect("asked once"));
-        let publisher = Running::new(client, options(), Reading::of(unusable.clone()));
+        let publisher = Running::new(client, options(), unusable.clone());
         pass(100.0).await;
         assert_eq!((log.objects().len(), log.of("GET", OBJECT).len()), (0, 1));
-        assert!(publisher.status.borrow().problems.is_empty());
+        assert_eq!(publisher.problems(), 0);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn another_nodes_publication_is_not_published() {
     let (client, log) = server(healthy);
-    let changed = |change: fn(&mut Publication)| {
-        let mut publication = told(6);
-        change(&mut publication);
-        publication
-    };
-    let name = |publication: &mut Publication| {
-        publication.object.as_mut().unwrap()["metadata"]["name"] = "worker-2".into();
-    };
-    let kind = |publication: &mut Publication| publication.object.as_mut().unwrap()["apiVersion"] = "v1".into();
-    let publisher = Running::new(client, options(), Reading::default());
-    for (foreign, problem) in [
-        (
-            changed(|publication| publication.node = "worker-2".into()),
-            "of node \"worker-2\", and this publisher is of \"worker-1\"",
-        ),
-        (
-            changed(name),
-            "the object's name is \"worker-2\", expected \"worker-1\"",
-        ),
-        (
-            changed(kind),
-            "the object is \"v1\" \"NodeResourceTopology\", expected a NodeResourceTopology",
-        ),
-    ] {
+    let publisher = Running::of(Publisher::new(client, options()), Reading::default());
+    let [mut node, mut name, mut kind] = [6, 6, 6].map(told);
+    node.node = "worker-2".into();
+    name.object.as_mut().unwrap()["metadata"]["name"] = "worker-2".into();
+    kind.object.as_mut().unwrap()["apiVersion"] = "v1".into();
+    for (foreign, found) in [(node, "worker-2"), (name, "worker-2"), (kind, "\"v1\"")] {
         publisher.tell(foreign);
         pass(5.0).await;
-        assert_eq!(publisher.problem("file").unwrap(), problem);
+        assert!(publisher.problem("file").unwrap().contains(found));
     }
     assert_eq!(log.objects().len(), 0);
     publisher.tell(told(6));

@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
-use stelia_api::publication::{Event, EventKind, Publication, PublishedPod, Ready};
+use stelia_api::publication::{Event, EventKind, Publication, PublishedPod, VERSION};
 use stelia_publish::{PublishOptions, Publisher, Reading, Status};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -53,20 +53,16 @@ pub fn ok() -> Reply {
 /// What a healthy API server answers to everything.
 pub fn healthy(seen: &Seen) -> Reply {
     if seen.method == "GET" && seen.path == NODE {
-        return Reply::Json(
-            200,
-            json!({"metadata": {"uid": UID, "name": "worker-1", "resourceVersion": "5"}}),
-        );
+        let metadata = json!({"uid": UID, "name": "worker-1", "resourceVersion": "5"});
+        return Reply::Json(200, json!({"metadata": metadata}));
     }
     ok()
 }
 
 pub fn status(code: u16, reason: &str, message: &str, causes: Value) -> Reply {
     let details = json!({"causes": causes});
-    Reply::Json(
-        code,
-        json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message, "details": details}),
-    )
+    let body = json!({"kind": "Status", "code": code, "reason": reason, "message": message, "details": details});
+    Reply::Json(code, body)
 }
 
 pub fn conflict(manager: &str) -> Reply {
@@ -141,12 +137,9 @@ pub fn answering(
     path: &'static str,
     mut reply: impl FnMut(&Seen) -> Reply + Send + 'static,
 ) -> (Client, Log) {
-    server(move |seen| {
-        if seen.is(method, path) {
-            reply(seen)
-        } else {
-            healthy(seen)
-        }
+    server(move |seen| match seen.is(method, path) {
+        true => reply(seen),
+        false => healthy(seen),
     })
 }
 
@@ -158,8 +151,8 @@ pub struct Running {
 }
 
 impl Running {
-    pub fn new(client: Client, options: PublishOptions, first: Reading) -> Self {
-        Self::of(Publisher::new(client, options), first)
+    pub fn new(client: Client, options: PublishOptions, first: Publication) -> Self {
+        Self::of(Publisher::new(client, options), Reading::of(first))
     }
 
     pub fn of(publisher: Publisher, first: Reading) -> Self {
@@ -177,11 +170,25 @@ impl Running {
         self.readings.send_replace(Reading::of(publication));
     }
 
+    pub fn problems(&self) -> usize {
+        self.status.borrow().problems.len()
+    }
+
+    /// Settled, with nothing wrong.
+    pub fn is_done(&self) -> bool {
+        self.problems() == 0 && self.status.borrow().settled
+    }
+
     pub fn problem(&self, part: &str) -> Option<String> {
         let status = self.status.borrow();
         let mut problems = status.problems.iter();
         Some(problems.find(|(of, _)| of.name() == part)?.1.clone())
     }
+}
+
+/// A publisher of this server's.
+pub fn run((client, log): (Client, Log), options: PublishOptions, first: Publication) -> (Running, Log) {
+    (Running::new(client, options, first), log)
 }
 
 impl Drop for Running {
@@ -203,28 +210,35 @@ pub fn options() -> PublishOptions {
     }
 }
 
+/// At once, and the Node's label.
+pub fn with_label() -> PublishOptions {
+    PublishOptions {
+        ready_label: true,
+        ..options()
+    }
+}
+
 /// A node with this many free CPUs.
 pub fn told(free: u32) -> Publication {
-    Publication {
-        version: stelia_api::publication::VERSION,
-        node: "worker-1".into(),
-        ready: Ready {
-            status: true,
-            reason: "Ready".into(),
-            message: String::new(),
-        },
-        object: Some(json!({
-            "apiVersion": "topology.node.k8s.io/v1alpha2",
-            "kind": "NodeResourceTopology",
-            "metadata": {"name": "worker-1", "labels": {"app.kubernetes.io/managed-by": "steliad"}},
-            "attributes": [{"name": "topologyManagerPolicy", "value": "none"}],
-            "zones": [{"name": "node-0", "type": "Node", "resources":
-                [{"name": "cpu", "capacity": "8", "allocatable": "6", "available": free.to_string()}]}],
-        })),
-        summary: None,
-        pods: Vec::new(),
-        events: Vec::new(),
-    }
+    let object = json!({
+        "apiVersion": "topology.node.k8s.io/v1alpha2",
+        "kind": "NodeResourceTopology",
+        "metadata": {"name": "worker-1", "labels": {"app.kubernetes.io/managed-by": "steliad"}},
+        "attributes": [{"name": "topologyManagerPolicy", "value": "none"}],
+        "zones": [{"name": "node-0", "type": "Node", "resources":
+            [{"name": "cpu", "capacity": "8", "allocatable": "6", "available": free.to_string()}]}],
+    });
+    let ready = json!({"status": true, "reason": "Ready", "message": ""});
+    let told =
+        json!({"version": VERSION, "node": "worker-1", "ready": ready, "object": object, "pods": [], "events": []});
+    serde_json::from_value(told).unwrap()
+}
+
+/// The same, where no VM can be admitted.
+pub fn unready() -> Publication {
+    let mut told = told(6);
+    told.ready.status = false;
+    told
 }
 
 pub fn available(seen: &Seen) -> &str {
@@ -232,10 +246,8 @@ pub fn available(seen: &Seen) -> &str {
 }
 
 pub fn state(seen: &Seen) -> Option<&str> {
-    let attributes = seen.body["attributes"].as_array()?;
-    let state = attributes
-        .iter()
-        .find(|one| one["name"] == "isolation.stelia.io/state")?;
+    let mut attributes = seen.body["attributes"].as_array()?.iter();
+    let state = attributes.find(|one| one["name"] == "isolation.stelia.io/state")?;
     state["value"].as_str()
 }
 

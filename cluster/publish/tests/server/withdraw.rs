@@ -38,13 +38,18 @@ fn object(manager: &str) -> Value {
     json!({"metadata": {"uid": "object-uid", "labels": {"app.kubernetes.io/managed-by": manager}}})
 }
 
-#[tokio::test(start_paused = true)]
-async fn everything_that_is_there_and_ours_is_taken_back() {
-    let (client, log) = server(|seen| match (seen.method.as_str(), seen.path.as_str()) {
-        ("GET", NODE) => Reply::Json(200, node()),
+/// A server with an object of ours, that answers so about the Node.
+fn stands(node: fn() -> Reply) -> (kube::Client, Log) {
+    server(move |seen| match (seen.method.as_str(), seen.path.as_str()) {
+        ("GET", NODE) => node(),
         ("GET", OBJECT) => Reply::Json(200, object("steliad")),
         _ => ok(),
-    });
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_that_is_there_and_ours_is_taken_back() {
+    let (client, log) = stands(|| Reply::Json(200, node()));
     let told = Publication {
         pods: vec![pod(1, true)],
         ..told(6)
@@ -60,11 +65,8 @@ async fn everything_that_is_there_and_ours_is_taken_back() {
             "spec": {"taints": [{"key": "dedicated", "effect": "NoSchedule"}, {"key": "stelia.io/not-ready", "effect": "NoSchedule"}]},
         })
     );
-    assert_eq!(
-        patches[1].body["metadata"],
-        json!({"name": "worker-1", "uid": UID}),
-        "applied without the label"
-    );
+    // Applied without the label.
+    assert_eq!(patches[1].body["metadata"], json!({"name": "worker-1", "uid": UID}));
     assert_eq!(log.of("PATCH", "/api/v1/nodes/worker-1/status").len(), 0);
     let deleted = log.of("DELETE", OBJECT);
     assert_eq!(deleted[0].body["preconditions"], json!({"uid": "object-uid"}));
@@ -88,11 +90,7 @@ async fn where_nothing_is_ours_nothing_is_written() {
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_taken_back_stops_nothing_else_and_is_told() {
-    let (client, _log) = server(|seen| match (seen.method.as_str(), seen.path.as_str()) {
-        ("GET", NODE) => status(403, "Forbidden", "not for you", json!([])),
-        ("GET", OBJECT) => Reply::Json(200, object("steliad")),
-        _ => ok(),
-    });
+    let (client, _log) = stands(|| status(403, "Forbidden", "not for you", json!([])));
     let all = withdraw(&client, &options_of_all(), None).await;
     assert_eq!(all.done, ["the NodeResourceTopology"]);
     assert_eq!(all.left, ["what the Node has of ours: 403 Forbidden: not for you"]);

@@ -27,12 +27,8 @@ impl RealServer {
         let programs = PathBuf::from(programs);
         let folder = TempDir::new().unwrap();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/api/server");
-        let made = Command::new(&script)
-            .arg("certificates")
-            .arg(folder.path())
-            .status()
-            .await
-            .unwrap();
+        let made = Command::new(&script).arg("certificates").arg(folder.path()).status();
+        let made = made.await.unwrap();
         assert!(made.success(), "{}: {made}", script.display());
         // The server asks a core API server about tokens; here only certificates are used, and that one does not exist.
         let nowhere = kubeconfig(folder.path(), "https://127.0.0.1:1");
@@ -153,9 +149,8 @@ impl RealServer {
     pub async fn ready(&mut self) {
         let client = self.client();
         for _ in 0..600 {
-            let request = http::Request::get("/readyz?exclude=informer-sync")
-                .body(Vec::new())
-                .unwrap();
+            let request = http::Request::get("/readyz?exclude=informer-sync").body(Vec::new());
+            let request = request.unwrap();
             if client.request_text(request).await.is_ok_and(|text| text == "ok") {
                 return;
             }
@@ -178,10 +173,8 @@ impl RealServer {
     /// A CustomResourceDefinition, as YAML or JSON; returns when it is established and its path is there.
     pub async fn define(&self, client: &Client, definition: &str) {
         let request = http::Request::post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions");
-        let request = request
-            .header("content-type", "application/yaml")
-            .body(definition.as_bytes().to_vec())
-            .unwrap();
+        let request = request.header("content-type", "application/yaml");
+        let request = request.body(definition.as_bytes().to_vec()).unwrap();
         let created: Value = client.request(request).await.unwrap();
         let name = created["metadata"]["name"].as_str().unwrap().to_owned();
         let (group, version) = (

@@ -22,11 +22,8 @@ pub struct Counts {
 
 impl fmt::Display for Counts {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            to,
-            "{} requests for objects were sent, {} succeeded",
-            self.sent, self.succeeded
-        )
+        let Self { sent, succeeded } = self;
+        write!(to, "{sent} requests for objects were sent, {succeeded} succeeded")
     }
 }
 
@@ -48,11 +45,8 @@ impl Counting {
     pub fn new<'a>(real: Client, nodes: impl IntoIterator<Item = &'a str>) -> Self {
         let server = Server::default();
         for name in nodes {
-            server.put(
-                "",
-                "nodes",
-                json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}),
-            );
+            let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+            server.put("", "nodes", node);
         }
         Self {
             counters: Arc::default(),
@@ -68,15 +62,13 @@ impl Counting {
             async move {
                 if request.uri().path().starts_with("/api/v1/nodes") {
                     let answer = nodes.answer(request).await?;
-                    return Ok::<Answer, BoxError>(
-                        answer.map(|body| body.map_err(|never| match never {}).boxed_unsync()),
-                    );
+                    let answer = answer.map(|body| body.map_err(|never| match never {}).boxed_unsync());
+                    return Ok::<Answer, BoxError>(answer);
                 }
                 counters.sent.fetch_add(1, Ordering::Relaxed);
                 let answer = real.send(request).await?;
-                counters
-                    .succeeded
-                    .fetch_add(u64::from(answer.status().is_success()), Ordering::Relaxed);
+                let succeeded = u64::from(answer.status().is_success());
+                counters.succeeded.fetch_add(succeeded, Ordering::Relaxed);
                 Ok(answer.map(|body| body.map_err(Into::into).boxed_unsync()))
             }
         });

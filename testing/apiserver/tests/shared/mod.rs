@@ -25,10 +25,8 @@ pub fn topology(name: &str, available: &str) -> Value {
 
 pub fn topologies(client: &Client) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("topology.node.k8s.io", "v1alpha2", "NodeResourceTopology");
-    Api::all_with(
-        client.clone(),
-        &ApiResource::from_gvk_with_plural(&kind, "noderesourcetopologies"),
-    )
+    let resource = ApiResource::from_gvk_with_plural(&kind, "noderesourcetopologies");
+    Api::all_with(client.clone(), &resource)
 }
 
 const APPLY: &str = "application/apply-patch+yaml";
@@ -49,6 +47,9 @@ fn steps() -> Vec<Step> {
     let (a, old, other) = (of("a", json!({})), json!({"resourceVersion": "1"}), json!({"uid": "x"}));
     let only_if = json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": other});
     let labelled = json!({"metadata": {"labels": {"a": "b"}}});
+    let zones = json!({"zones": topology("a", "3")["zones"]});
+    const B: &str = "/b?fieldManager=m";
+    const UID: &str = "Invalid metadata.uid";
     vec![
         ("POST", "", JSON, a.clone(), 201, "1"),
         ("POST", "", JSON, a.clone(), 409, "AlreadyExists"),
@@ -57,44 +58,16 @@ fn steps() -> Vec<Step> {
         ("PUT", "/a", JSON, of("b", old.clone()), 400, "BadRequest"),
         ("PUT", "/none", JSON, of("none", old.clone()), 404, "NotFound"),
         ("PATCH", "/a", MERGE, labelled.clone(), 200, "1"),
-        (
-            "PATCH",
-            "/a",
-            MERGE,
-            json!({"zones": topology("a", "3")["zones"]}),
-            200,
-            "2",
-        ),
+        ("PATCH", "/a", MERGE, zones, 200, "2"),
         ("PATCH", "/a", MERGE, json!({"metadata": old}), 409, "Conflict"),
-        (
-            "PATCH",
-            "/a",
-            MERGE,
-            json!({"metadata": other}),
-            422,
-            "Invalid metadata.uid",
-        ),
+        ("PATCH", "/a", MERGE, json!({"metadata": other}), 422, UID),
         ("PATCH", "/none", MERGE, labelled, 404, "NotFound"),
         ("PATCH", "/a", JSON, json!({}), 415, "UnsupportedMediaType"),
-        (
-            "PATCH",
-            "/b?fieldManager=m",
-            APPLY,
-            of("b", other.clone()),
-            409,
-            "Conflict",
-        ),
-        ("PATCH", "/b?fieldManager=m", APPLY, of("b", json!({})), 201, "1"),
-        ("PATCH", "/b?fieldManager=m", APPLY, of("b", json!({})), 200, "1"),
-        ("PATCH", "/b?fieldManager=m", APPLY, topology("b", "3"), 200, "2"),
-        (
-            "PATCH",
-            "/b?fieldManager=m",
-            APPLY,
-            of("b", other),
-            422,
-            "Invalid metadata.uid",
-        ),
+        ("PATCH", B, APPLY, of("b", other.clone()), 409, "Conflict"),
+        ("PATCH", B, APPLY, of("b", json!({})), 201, "1"),
+        ("PATCH", B, APPLY, of("b", json!({})), 200, "1"),
+        ("PATCH", B, APPLY, topology("b", "3"), 200, "2"),
+        ("PATCH", B, APPLY, of("b", other), 422, UID),
         ("DELETE", "/a", JSON, only_if, 409, "Conflict"),
         ("DELETE", "/a", JSON, Value::Null, 200, ""),
         ("DELETE", "/a", JSON, Value::Null, 404, "NotFound"),
@@ -106,13 +79,16 @@ fn steps() -> Vec<Step> {
 pub async fn writes_are_answered(client: &Client) {
     for (method, place, kind, body, code, means) in steps() {
         let text = if body.is_null() {
-            Vec::new()
+            String::new()
         } else {
-            body.to_string().into_bytes()
+            body.to_string()
         };
         let path = format!("/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies{place}");
         let request = Request::builder().method(method).uri(path).header("content-type", kind);
-        let response = client.send(request.body(Body::from(text)).unwrap()).await.unwrap();
+        let response = client
+            .send(request.body(Body::from(text.into_bytes())).unwrap())
+            .await
+            .unwrap();
         let status = response.status().as_u16();
         let answer = response.into_body().collect_bytes().await.unwrap();
         let answer: Value = serde_json::from_slice(&answer).unwrap();
@@ -122,27 +98,16 @@ pub async fn writes_are_answered(client: &Client) {
             Some(generation) => generation.to_string(),
             None => format!("{reason} {field}").trim().to_owned(),
         };
-        assert_eq!(
-            (status, found.as_str()),
-            (code, means),
-            "{method} {place} {body}: {answer}"
-        );
+        assert_eq!((status, found.as_str()), (code, means), "{method} {place} {body}");
     }
 }
 
 pub async fn a_watch_tells_everything_in_order(client: &Client) {
     let api = topologies(client);
-    let from = api
-        .list(&ListParams::default())
-        .await
-        .unwrap()
-        .metadata
-        .resource_version
-        .unwrap();
-    let watched = api
-        .watch(&WatchParams::default().fields("metadata.name=watched"), &from)
-        .await
-        .unwrap();
+    let list = api.list(&ListParams::default()).await.unwrap();
+    let from = list.metadata.resource_version.unwrap();
+    let selected = WatchParams::default().fields("metadata.name=watched");
+    let watched = api.watch(&selected, &from).await.unwrap();
     let new = |name: &str| serde_json::from_value(topology(name, "0")).unwrap();
     api.create(&PostParams::default(), &new("watched")).await.unwrap();
     api.create(&PostParams::default(), &new("beside")).await.unwrap();
@@ -166,13 +131,8 @@ pub async fn a_watch_tells_everything_in_order(client: &Client) {
         let version: u64 = object.metadata.resource_version.unwrap().parse().unwrap();
         assert!(version > last, "{version} after {last}");
         last = version;
-        seen.push((
-            what,
-            object.data["zones"][0]["resources"][0]["available"]
-                .as_str()
-                .unwrap()
-                .to_owned(),
-        ));
+        let available = &object.data["zones"][0]["resources"][0]["available"];
+        seen.push((what, available.as_str().unwrap().to_owned()));
         if what == "deleted" {
             break;
         }
@@ -186,18 +146,12 @@ pub async fn a_watch_tells_everything_in_order(client: &Client) {
 
 pub async fn a_watch_from_too_old_a_version_is_told(client: &Client) {
     let request = Request::get("/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies?watch=1&resourceVersion=1");
-    let events = client
-        .request_events::<DynamicObject>(request.body(Vec::new()).unwrap())
-        .await
-        .unwrap();
+    let request = request.body(Vec::new()).unwrap();
+    let events = client.request_events::<DynamicObject>(request).await.unwrap();
     let events: Vec<WatchEvent<_>> = events.map(|event| event.unwrap()).collect().await;
     let [WatchEvent::Error(status)] = events.as_slice() else {
         panic!("{events:?}")
     };
     assert_eq!((status.code, status.reason.as_str()), (410, "Expired"));
-    assert!(
-        status.message.starts_with("too old resource version: 1 ("),
-        "{}",
-        status.message
-    );
+    assert!(status.message.starts_with("too old resource version: 1 ("));
 }

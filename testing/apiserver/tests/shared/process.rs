@@ -23,18 +23,10 @@ impl Process {
         std::fs::write(&config, kubeconfig).unwrap();
         write(folder.path(), first);
         let mut command = Command::new(program);
-        command
-            .arg("--directory")
-            .arg(folder.path())
-            .arg("--kubeconfig")
-            .arg(config);
-        command
-            .args(["--start-spread", "0"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::inherit());
-        let child = command
-            .spawn()
-            .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+        command.arg("--directory").arg(folder.path());
+        command.arg("--kubeconfig").arg(config).args(["--start-spread", "0"]);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn();
+        let child = child.unwrap_or_else(|error| panic!("{}: {error}", program.display()));
         Self {
             folder,
             _lock: lock,
@@ -51,10 +43,8 @@ impl Process {
         let path = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(&path).unwrap();
         let kib = |name: &str| -> u64 {
-            let line = status
-                .lines()
-                .find_map(|line| line.strip_prefix(name))
-                .expect("a line of the kernel's");
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let line = line.expect("a line of the kernel's");
             line.trim().trim_end_matches(" kB").parse().unwrap()
         };
         let (now, highest) = (kib("VmRSS:"), kib("VmHWM:"));

@@ -1,7 +1,7 @@
 //! Publishers against a server: what they are told, and what must stand.
 
-use serde_json::Value;
-use stelia_api::publication::{Publication, PublishedPod, Ready, VERSION};
+use serde_json::{Value, json};
+use stelia_api::publication::{Publication, VERSION};
 use stelia_koordinator::report::ApiVersion;
 use stelia_koordinator::report::fingerprint::Method;
 use stelia_koordinator::report::profile::{Profile, object};
@@ -14,34 +14,19 @@ use tokio_util::sync::CancellationToken;
 pub fn node() -> Publication {
     let facts = large();
     let pods = facts.allocations.iter().enumerate();
-    Publication {
-        version: VERSION,
-        node: facts.name.clone(),
-        ready: Ready {
-            status: true,
-            reason: "Ready".into(),
-            message: String::new(),
-        },
-        object: Some(
-            serde_json::to_value(object(&facts, Profile::Nrt, ApiVersion::V1Alpha2, Method::default())).unwrap(),
-        ),
-        summary: None,
-        pods: pods
-            .map(|(number, one)| PublishedPod {
-                uid: one.pod.to_string(),
-                namespace: "tenant-a".into(),
-                name: format!("virt-launcher-vm-{number:02}-x7k2p"),
-                container: "compute".into(),
-                isolation: "vcpus".into(),
-                state: "isolated".into(),
-                isolated: true,
-                reason: "Isolated".into(),
-                message: "no other task runs on this VM's CPUs".into(),
-                since_us: 1_700_000_000_000_000,
-            })
-            .collect(),
-        events: Vec::new(),
-    }
+    let pods = pods.map(|(number, one)| {
+        json!({
+            "uid": one.pod.to_string(), "namespace": "tenant-a", "name": format!("virt-launcher-vm-{number:02}-x7k2p"),
+            "container": "compute", "isolation": "vcpus", "state": "isolated", "isolated": true, "reason": "Isolated",
+            "message": "no other task runs on this VM's CPUs", "since_us": 1_700_000_000_000_000_u64,
+        })
+    });
+    let object = object(&facts, Profile::Nrt, ApiVersion::V1Alpha2, Method::default());
+    let ready = json!({"status": true, "reason": "Ready", "message": ""});
+    let told = json!({
+        "version": VERSION, "node": facts.name, "ready": ready, "object": object, "pods": pods.collect::<Vec<_>>(), "events": [],
+    });
+    serde_json::from_value(told).unwrap()
 }
 
 /// The same of another node, with other free CPUs.

@@ -7,21 +7,8 @@ const GPU: &str = "nvidia.com/gpu";
 
 /// Two NUMA nodes of eight CPUs, with two GPUs each, and a core reserved on the first.
 fn node(policy: Policy, used: &[(u64, u64)]) -> Facts {
-    let host = Shape {
-        nodes: 2,
-        cores: 4,
-        threads: 2,
-        interleaved: false,
-    };
-    let topology = host.topology();
-    let numa = |id: u32| NumaNode {
-        distances: (0..2).map(|other| if other == id { 10 } else { 21 }).collect(),
-        ..NumaNode::default()
-    };
-    let machine = Machine {
-        cpus: CpuGroups::new(&topology, &BTreeMap::new()),
-        numa: (0..2).map(|id| (id, numa(id))).collect(),
-    };
+    let topology = host(2, 4, 2).topology();
+    let machine = machine(&topology, &[[10, 21], [21, 10]]);
     let mut state = NodeState::default();
     state.devices.add_counted(GPU, Some(0), 2, 2);
     state.devices.add_counted(GPU, Some(1), 2, 2);
@@ -49,13 +36,14 @@ fn pod(cpus: u64, gpus: u64) -> Pod {
 }
 
 fn placement(facts: &Facts, cpus: u64, gpus: u64) -> Placement {
-    let (shape, described) = read(facts);
-    evaluate(
-        &shape,
-        &forecast(&shape, described, Vec::new()),
-        &plain(&pod(cpus, gpus)),
-    )
-    .unwrap()
+    ask(facts, Vec::new(), &plain(&pod(cpus, gpus))).unwrap()
+}
+
+/// The NUMA nodes of its CPUs, and of its devices.
+fn nodes(placement: &Placement) -> (Vec<u32>, Vec<u32>) {
+    let outcome = &placement.outcome;
+    let [cpus, devices] = [outcome.numa_nodes.clone(), PlacedDevices::nodes(&outcome.devices)];
+    (cpus.into_iter().collect(), devices.into_iter().collect())
 }
 
 #[test]
@@ -64,8 +52,7 @@ fn a_node_where_device_and_cpus_meet_comes_before_an_emptier_one_where_they_do_n
     let apart = node(Policy::BestEffort, &[(6, 0), (1, 2)]);
     let fuller = node(Policy::BestEffort, &[(6, 2), (2, 0)]);
     let (apart, meets) = (placement(&apart, 4, 1), placement(&fuller, 4, 1));
-    assert_eq!((apart.numa_nodes, apart.device_nodes), ([1].into(), [0].into()));
-    assert_eq!((meets.numa_nodes, meets.device_nodes), ([1].into(), [1].into()));
+    assert_eq!((nodes(&apart), nodes(&meets)), ((vec![1], vec![0]), (vec![1], vec![1])));
     assert_eq!((apart.score.devices, meets.score.devices), (Some(0), Some(100)));
     assert_eq!((apart.score.distance, meets.score.distance), (64, 100));
     assert!(meets.score.total > apart.score.total);
@@ -76,11 +63,8 @@ fn a_node_where_device_and_cpus_meet_comes_before_an_emptier_one_where_they_do_n
 
 #[test]
 fn one_numa_node_is_better_than_two_on_which_they_meet() {
-    let (one, two) = (
-        placement(&node(Policy::BestEffort, &[]), 6, 2),
-        placement(&node(Policy::BestEffort, &[]), 6, 4),
-    );
-    assert_eq!((one.device_nodes.len(), two.device_nodes), (1, [0, 1].into()));
+    let [one, two] = [2, 4].map(|gpus| placement(&node(Policy::BestEffort, &[]), 6, gpus));
+    assert_eq!((nodes(&one).1.len(), nodes(&two).1), (1, vec![0, 1]));
     assert_eq!((one.score.devices, two.score.devices), (Some(100), Some(50)));
     assert!(one.score.total > two.score.total);
 }
@@ -88,16 +72,13 @@ fn one_numa_node_is_better_than_two_on_which_they_meet() {
 #[test]
 fn where_the_plugin_chooses_the_share_is_what_is_to_be_expected() {
     let placement = placement(&node(Policy::None, &[]), 4, 1);
-    assert_eq!(
-        (placement.device_nodes, placement.score.devices),
-        ([0, 1].into(), Some(50))
-    );
+    assert_eq!((nodes(&placement).1, placement.score.devices), (vec![0, 1], Some(50)));
 }
 
 #[test]
 fn a_pod_without_devices_has_the_score_that_it_had() {
     let placement = placement(&node(Policy::BestEffort, &[]), 4, 0);
-    assert_eq!((placement.score.devices, placement.device_nodes.len()), (None, 0));
+    assert_eq!((placement.score.devices, nodes(&placement).1), (None, vec![]));
     let parts = placement.score;
     let sum = 50 * parts.koordinator * 5 + 200 * parts.distance + 200 * parts.fragmentation + 100 * parts.company;
     assert_eq!(u32::from(parts.total), sum / 100);

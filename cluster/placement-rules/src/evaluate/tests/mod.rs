@@ -21,7 +21,7 @@ use stelia_koordinator::allocator::{
     AllocationRequest, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus, NumaAllocateStrategy,
     NumaTopologyAlignmentPolicy, Qos, Requester, RequiredBind,
 };
-use stelia_koordinator::report::{Allocator, Facts, PodAllocation};
+use stelia_koordinator::report::{Allocator, Facts};
 use stelia_kubelet::QosClass;
 
 use super::*;
@@ -48,15 +48,41 @@ fn forecast(shape: &NodeShape, described: ParsedNode, arrivals: Vec<Arrival>) ->
     forecast
 }
 
+fn host(nodes: u32, cores: u32, threads: u32) -> Shape {
+    Shape {
+        nodes,
+        cores,
+        threads,
+        interleaved: false,
+    }
+}
+
 fn any_host() -> impl Strategy<Value = Shape> {
-    (1u32..=4, 1u32..=6, prop_oneof![Just(1u32), Just(2)], any::<bool>()).prop_map(
-        |(nodes, cores, threads, interleaved)| Shape {
-            nodes,
-            cores,
-            threads,
-            interleaved,
-        },
-    )
+    (1u32..=4, 1u32..=6, 1u32..=2, any::<bool>()).prop_map(|(nodes, cores, threads, interleaved)| Shape {
+        interleaved,
+        ..host(nodes, cores, threads)
+    })
+}
+
+/// NUMA nodes without memory, each with its own CPUs.
+fn machine(topology: &Topology, distances: &[[u64; 2]; 2]) -> Machine {
+    let numa = |(id, row): (u32, &[u64; 2])| {
+        let node = NumaNode {
+            distances: row.to_vec(),
+            ..NumaNode::default()
+        };
+        (id, node)
+    };
+    Machine {
+        cpus: CpuGroups::new(topology, &BTreeMap::new()),
+        numa: (0..).zip(distances).map(numa).collect(),
+    }
+}
+
+/// What a node of which the object is read would do with the request, beside pods that are on their way.
+fn ask(facts: &Facts, arrivals: Vec<Arrival>, request: &Request) -> Result<Placement, Refusal> {
+    let (shape, described) = read(facts);
+    evaluate(&shape, &forecast(&shape, described, arrivals), request)
 }
 
 fn plain(pod: &Pod) -> Request {

@@ -1,48 +1,59 @@
 //! Nodes on which steliad chooses the CPUs.
 
+use proptest::option;
+use proptest::sample::select;
+use stelia_koordinator::allocator::Allocation;
+use stelia_koordinator::report::{Kubelet, testing::numa};
+
 use super::*;
 
 fn any_policies() -> impl Strategy<Value = AllocatorPolicies> {
-    (
-        proptest::sample::select(vec![Qos::Lse, Qos::Lsr]),
-        proptest::sample::select(vec![CpuBindPolicy::FullPcpus, CpuBindPolicy::SpreadByPcpus]),
-        proptest::sample::select(RequiredBind::ALL.to_vec()),
-        proptest::sample::select(vec![
-            CpuExclusivePolicy::None,
-            CpuExclusivePolicy::PcpuLevel,
-            CpuExclusivePolicy::NumaNodeLevel,
-        ]),
-        proptest::sample::select(NumaAllocateStrategy::ALL.to_vec()),
-        proptest::sample::select(NumaTopologyAlignmentPolicy::ALL.to_vec()),
+    let exclusive = CpuExclusivePolicy::ALL;
+    let policies = (
+        select(vec![Qos::Lse, Qos::Lsr]),
+        select(vec![CpuBindPolicy::FullPcpus, CpuBindPolicy::SpreadByPcpus]),
+        select(RequiredBind::ALL.to_vec()),
+        select(exclusive.to_vec()),
+        select(NumaAllocateStrategy::ALL.to_vec()),
+        select(NumaTopologyAlignmentPolicy::ALL.to_vec()),
+    );
+    policies.prop_map(
+        |(qos, bind, required, exclusive, strategy, alignment)| AllocatorPolicies {
+            source: CpuSource::Steliad,
+            reserved: CpuSet::new(),
+            qos,
+            bind,
+            required,
+            exclusive,
+            strategy,
+            alignment,
+        },
     )
-        .prop_map(
-            |(qos, bind, required, exclusive, strategy, alignment)| AllocatorPolicies {
-                source: CpuSource::Steliad,
-                reserved: CpuSet::new(),
-                qos,
-                bind,
-                required,
-                exclusive,
-                strategy,
-                alignment,
-            },
-        )
 }
 
 fn any_allocation() -> impl Strategy<Value = AllocationRequest> {
-    (
-        proptest::option::of(proptest::sample::select(Qos::ALL.to_vec())),
-        proptest::option::of(proptest::sample::select(CpuBindPolicy::ALL.to_vec())),
-        proptest::option::of(proptest::sample::select(CpuExclusivePolicy::ALL.to_vec())),
-        proptest::option::of(proptest::sample::select(NumaTopologyAlignmentPolicy::ALL.to_vec())),
-    )
-        .prop_map(|(qos, bind, exclusive, alignment)| AllocationRequest {
-            qos,
-            cpu_bind_policy: bind,
-            cpu_exclusive_policy: exclusive,
-            numa_topology_alignment_policy: alignment,
-            ..AllocationRequest::default()
-        })
+    let options = (
+        option::of(select(Qos::ALL.to_vec())),
+        option::of(select(CpuBindPolicy::ALL.to_vec())),
+        option::of(select(CpuExclusivePolicy::ALL.to_vec())),
+        option::of(select(NumaTopologyAlignmentPolicy::ALL.to_vec())),
+    );
+    options.prop_map(|(qos, bind, exclusive, alignment)| AllocationRequest {
+        qos,
+        cpu_bind_policy: bind,
+        cpu_exclusive_policy: exclusive,
+        numa_topology_alignment_policy: alignment,
+        ..AllocationRequest::default()
+    })
+}
+
+/// With nothing allocated.
+fn allocator(policies: AllocatorPolicies) -> Allocator {
+    Allocator {
+        policies,
+        held: HeldCpus::default(),
+        lsr: CpuSet::new(),
+    }
 }
 
 /// A node on which steliad allocates, and its kubelet has the policies `none`.
@@ -50,44 +61,28 @@ fn empty_of(host: Shape, policies: AllocatorPolicies) -> Facts {
     let topology = host.topology();
     let reserved = topology.siblings(0);
     Facts {
-        numa: stelia_koordinator::report::testing::numa(host.nodes),
+        numa: numa(host.nodes),
         shared: topology.online(),
         reserved: reserved.clone(),
         exclusive: CpuSet::new(),
         allocations: Vec::new(),
-        kubelet: stelia_koordinator::report::Kubelet {
+        kubelet: Kubelet {
             cpu_policy: "none".to_owned(),
-            ..stelia_koordinator::report::Kubelet::default()
+            ..Kubelet::default()
         },
-        allocator: Some(Allocator {
-            policies: AllocatorPolicies { reserved, ..policies },
-            held: HeldCpus::default(),
-            lsr: CpuSet::new(),
-        }),
+        allocator: Some(allocator(AllocatorPolicies { reserved, ..policies })),
         topology,
         ..stelia_koordinator::report::testing::facts()
     }
 }
 
 /// What the daemon reports once an instance has these CPUs.
-fn with_instance(
-    facts: &Facts,
-    number: u128,
-    cpus: &CpuSet,
-    allocation: &stelia_koordinator::allocator::Allocation,
-) -> Facts {
+fn with_instance(facts: &Facts, number: u128, cpus: &CpuSet, allocation: &Allocation) -> Facts {
     let mut facts = facts.clone();
     if cpus.is_empty() {
         return facts;
     }
-    facts.exclusive.union_with(cpus);
-    facts.shared = facts.topology.online().difference(&facts.exclusive);
-    facts.allocations.push(PodAllocation {
-        pod: uid(number),
-        name: None,
-        cpus: cpus.clone(),
-        by_kubelet: false,
-    });
+    testing::allocate(&mut facts, uid(number), cpus);
     let allocator = facts.allocator.as_mut().unwrap();
     if allocation.qos == Qos::Lsr {
         allocator.lsr.union_with(cpus);
@@ -131,7 +126,7 @@ proptest! {
             match facts.allocator_node().unwrap().allot(&allocation, &requester(cpus)) {
                 Err(refusal) => {
                     let answer = answer.unwrap_err();
-                    prop_assert_eq!((answer.by, answer.name, answer.text), (DecidedBy::Steliad, refusal.kind.name(), refusal.to_string()));
+                    prop_assert_eq!((answer.name, answer.text), (refusal.kind.name(), refusal.to_string()));
                 }
                 Ok((own, allotted)) => {
                     // Pods without CPUs of their own are not told any, so they depend on the order.
@@ -139,7 +134,7 @@ proptest! {
                         prop_assert!(told.len() < arrivals.len() || own.is_empty());
                         continue;
                     };
-                    prop_assert_eq!(&answer.cpus, &own);
+                    prop_assert_eq!(&answer.outcome.cpus, &own);
                     facts = with_instance(&facts, number, &own, &allotted);
                     arrivals.push(coming(request, answer.assigned_cpus.clone()));
                     if let Some(cpus) = answer.assigned_cpus {
@@ -167,46 +162,30 @@ proptest! {
 #[test]
 fn kubelet_beside_the_allocator_knows_nothing_of_steliads_cpus() {
     let mut facts = stelia_koordinator::report::testing::facts();
-    let policies = AllocatorPolicies {
+    facts.allocator = Some(allocator(AllocatorPolicies {
         source: CpuSource::Steliad,
         reserved: "0".parse().unwrap(),
         ..AllocatorPolicies::default()
-    };
-    facts.allocator = Some(Allocator {
-        policies,
-        held: HeldCpus::default(),
-        lsr: CpuSet::new(),
-    });
+    }));
     // Kubelet has 2-3 given away and takes 4-5 for free, which steliad's instance has.
     let (shape, described) = read(&facts);
     let forecast = forecast(&shape, described, Vec::new());
     let refusal = evaluate(&shape, &forecast, &testing::vm(2)).unwrap_err();
-    assert_eq!((refusal.by, refusal.name), (DecidedBy::Steliad, "CpusetConflict"));
+    assert_eq!(refusal.name, "CpusetConflict");
     assert!(refusal.text.contains("4-5"), "{refusal}");
     // For what has no CPUs of kubelet's the allocator chooses.
-    let shared = AllocationRequest {
-        qos: Some(Qos::Ls),
-        ..AllocationRequest::default()
-    };
-    let mut vm = testing::vm_with(1, shared, true);
+    let mut vm = testing::vm(1);
+    vm.vm.as_mut().unwrap().allocation.qos = Some(Qos::Ls);
     vm.pod = testing::pod(1500, 1);
     let placement = evaluate(&shape, &forecast, &vm).unwrap();
-    assert_eq!(
-        (placement.by, placement.qos, placement.assigned_cpus),
-        (DecidedBy::Steliad, Some("LS"), None)
-    );
+    let qos = placement.outcome.allocation.map(|allocation| allocation.qos);
+    assert_eq!((qos, placement.assigned_cpus), (Some(Qos::Ls), None));
 }
 
 /// The CPUs of a promise stay its own, where the node refuses the pod too; another scheduler's pod takes only what is free.
 #[test]
 fn nobody_is_displaced_from_what_it_was_promised() {
-    let host = Shape {
-        nodes: 2,
-        cores: 8,
-        threads: 2,
-        interleaved: false,
-    };
-    let (shape, described) = read(&empty_of(host, AllocatorPolicies::default()));
+    let (shape, described) = read(&empty_of(host(2, 8, 2), AllocatorPolicies::default()));
     let arrival = |size: u64, cpus: &str, is_ours: bool| Arrival {
         is_late: !is_ours,
         is_ours,

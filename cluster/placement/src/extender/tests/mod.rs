@@ -24,7 +24,6 @@ use tokio_util::sync::CancellationToken;
 use super::tls::Files;
 use super::*;
 use crate::apiserver::Api;
-use crate::apiserver::lease::LeaseClaim;
 use crate::placer::{Placer, PlacerOptions};
 use crate::simulated_cluster::instance;
 use crate::simulated_cluster::load;
@@ -71,28 +70,15 @@ async fn served(paths: Paths, tls: Option<Tls>, bounds: Bounds) -> Served {
     let pod = server.put("", "pods", args["Pod"].clone());
     let version = pod["metadata"]["resourceVersion"].as_str().unwrap();
     let version = format!("{version:0>width$}", width = RECORDED.len());
-    let placer = Placer::new(
-        Api::new(Client::new(server.clone(), "default")),
-        PlacerOptions::default(),
-    );
-    let seat = LeaseClaim {
-        namespace: "stelia-system".to_owned(),
-        name: "stelia-placement".to_owned(),
-        identity: "one".to_owned(),
-    };
+    let api = Api::new(Client::new(server.clone(), "default"));
+    let placer = Placer::new(api, PlacerOptions::default());
     let (dead, ended) = (CancellationToken::new(), CancellationToken::new());
-    instance::run(&placer, seat, &dead, None);
+    instance::run(&placer, instance::lease_claim(1), &dead, None);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(serve(
-        placer.clone(),
-        listener,
-        Service { paths, tls, bounds },
-        ended.clone(),
-    ));
-    while placer.ready().is_err() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let service = Service { paths, tls, bounds };
+    tokio::spawn(serve(placer.clone(), listener, service, ended.clone()));
+    until(async || placer.ready().is_ok()).await;
     Served {
         version,
         address,
@@ -101,6 +87,16 @@ async fn served(paths: Paths, tls: Option<Tls>, bounds: Bounds) -> Served {
         ended,
         dead,
     }
+}
+
+/// Waits for this, for a minute.
+async fn until(holds: impl AsyncFn() -> bool) {
+    let waiting = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap();
 }
 
 async fn plain() -> Served {
@@ -117,11 +113,8 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, request: &[
         read.extend_from_slice(&part[..count]);
         let text = String::from_utf8_lossy(&read).into_owned();
         if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let length = head.lines().find_map(|line| {
-                line.to_ascii_lowercase()
-                    .strip_prefix("content-length: ")
-                    .map(str::to_owned)
-            });
+            let head = head.to_ascii_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
             let length: usize = length.map_or(0, |length| length.parse().unwrap());
             if body.len() >= length {
                 let code = head.split(' ').nth(1).unwrap().parse().unwrap();
@@ -133,11 +126,9 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, request: &[
 }
 
 fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
-    format!(
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .into_bytes()
+    let length = body.len();
+    let headers = format!("Host: x\r\nContent-Type: application/json\r\nContent-Length: {length}");
+    format!("{method} {path} HTTP/1.1\r\n{headers}\r\n\r\n{body}").into_bytes()
 }
 
 impl Served {
@@ -146,9 +137,24 @@ impl Served {
         text(name).replace(RECORDED, &self.version)
     }
 
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    fn publish(&self, machine: &Machine) {
+        self.server
+            .put("topology.node.k8s.io", "noderesourcetopologies", machine.object());
+    }
+
+    /// The answer to a POST that succeeds.
+    async fn post(&self, path: &str, body: &str) -> Value {
+        let (code, answer) = self.ask("POST", path, body).await;
+        assert_eq!(code, 200, "{answer} to {body:.200}");
+        json(&answer)
+    }
+
     async fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(self.address).await.unwrap();
-        exchange(&mut stream, &request(method, path, body)).await
+        exchange(&mut self.connect().await, &request(method, path, body)).await
     }
 }
 
@@ -171,15 +177,9 @@ async fn full() -> Served {
         steliad.register(ours, 12, None).unwrap();
         kubelet.admit(kubelets, &load::pod("low", kubelets, 12, true)).unwrap();
     }
-    for machine in [steliad, kubelet] {
-        let object = machine.object();
-        served
-            .server
-            .put("topology.node.k8s.io", "noderesourcetopologies", object);
-    }
+    served.publish(&steliad);
+    served.publish(&kubelet);
     let args = served.recorded("filter-args.json");
-    while json(&served.ask("POST", "/filter", &args).await.1)["NodeNames"] != serde_json::json!([]) {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until(async || served.post("/filter", &args).await["NodeNames"] == serde_json::json!([])).await;
     served
 }

@@ -23,23 +23,16 @@ async fn whole(stream: &mut TcpStream, request: &[u8]) -> String {
 #[tokio::test]
 async fn an_instance_that_does_not_lead_closes_its_connections_and_stays_ready() {
     let served = plain().await;
-    let mut kept = TcpStream::connect(served.address).await.unwrap();
-    let (code, _) = exchange(
-        &mut kept,
-        &request("POST", "/filter", &served.recorded("filter-args.json")),
-    )
-    .await;
-    assert_eq!(code, 200);
+    let mut kept = served.connect().await;
+    let filter = request("POST", "/filter", &served.recorded("filter-args.json"));
+    assert_eq!(exchange(&mut kept, &filter).await.0, 200);
     // Another instance takes the Lease.
-    let mut lease = served
-        .server
-        .object("coordination.k8s.io", "leases", "stelia-system", "stelia-placement")
-        .unwrap();
+    let (group, name) = ("coordination.k8s.io", "stelia-placement");
+    let lease = served.server.object(group, "leases", "stelia-system", name);
+    let mut lease = lease.unwrap();
     lease["spec"]["holderIdentity"] = "another".into();
-    served.server.put("coordination.k8s.io", "leases", lease);
-    while served.placer.ready().is_ok() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    served.server.put(group, "leases", lease);
+    until(async || served.placer.ready().is_err()).await;
     // What stands is closed, without another call on it.
     assert_eq!(kept.read(&mut [0u8; 1]).await.unwrap(), 0);
     for (verb, code) in [("filter", "200"), ("prioritize", "503"), ("bind", "200")] {
@@ -47,29 +40,22 @@ async fn an_instance_that_does_not_lead_closes_its_connections_and_stays_ready()
             "bind" => text("binding-args.json"),
             _ => served.recorded("filter-args.json"),
         };
-        let mut stream = TcpStream::connect(served.address).await.unwrap();
+        let mut stream = served.connect().await;
         let answer = whole(&mut stream, &request("POST", &format!("/{verb}"), &body)).await;
         assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{answer}");
-        assert!(
-            answer.to_ascii_lowercase().contains("connection: close\r\n"),
-            "{answer}"
-        );
-        assert!(answer.contains("does not hold the Lease"), "{answer}");
+        let closes = answer.to_ascii_lowercase().contains("connection: close\r\n");
+        assert!(closes && answer.contains("does not hold the Lease"), "{answer}");
     }
-    let asked = |path: &'static str| async {
-        let mut stream = TcpStream::connect(served.address).await.unwrap();
-        whole(&mut stream, &request("GET", path, "")).await
-    };
-    assert!(asked("/readyz").await.starts_with("HTTP/1.1 200"));
-    assert!(asked("/leader").await.starts_with("HTTP/1.1 503"));
+    assert_eq!(served.ask("GET", "/readyz", "").await.0, 200);
+    assert_eq!(served.ask("GET", "/leader", "").await.0, 503);
 }
 
 #[tokio::test]
 async fn it_tells_of_itself() {
     let served = plain().await;
-    assert_eq!(served.ask("GET", "/healthz", "").await, (200, "ok\n".to_owned()));
-    assert_eq!(served.ask("GET", "/readyz", "").await, (200, "ok\n".to_owned()));
-    assert_eq!(served.ask("GET", "/leader", "").await, (200, "ok\n".to_owned()));
+    for path in ["/healthz", "/readyz", "/leader"] {
+        assert_eq!(served.ask("GET", path, "").await, (200, "ok\n".to_owned()));
+    }
     served.ask("POST", "/bind", &text("binding-args.json")).await;
     let (code, metrics) = served.ask("GET", "/metrics", "").await;
     assert_eq!(code, 200);
@@ -90,9 +76,9 @@ async fn it_tells_of_itself() {
 #[tokio::test]
 async fn probes_are_answered_on_an_address_of_their_own() {
     let served = served(Paths::Probes, None, Bounds::default()).await;
-    assert_eq!(served.ask("GET", "/readyz", "").await.0, 200);
-    assert_eq!(served.ask("GET", "/leader", "").await.0, 200);
-    assert_eq!(served.ask("GET", "/metrics", "").await.0, 200);
+    for path in ["/readyz", "/leader", "/metrics"] {
+        assert_eq!(served.ask("GET", path, "").await.0, 200);
+    }
     assert_eq!(served.ask("POST", "/bind", &text("binding-args.json")).await.0, 404);
 }
 
@@ -157,20 +143,13 @@ async fn slow_and_broken_clients_cost_themselves_alone() {
 #[tokio::test]
 async fn at_the_end_what_was_begun_is_finished() {
     let served = plain().await;
-    served.server.fail(test_apiserver::Fault::of(
-        "create",
-        "pods/binding",
-        1,
-        test_apiserver::Answer::Delay(Duration::from_millis(300)),
-    ));
-    let address = served.address;
-    let bind = tokio::spawn(async move {
-        let mut stream = TcpStream::connect(address).await.unwrap();
-        exchange(&mut stream, &request("POST", "/bind", &text("binding-args.json"))).await
-    });
-    while served.placer.reservation_counts().binding == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let delay = test_apiserver::Answer::Delay(Duration::from_millis(300));
+    let fault = test_apiserver::Fault::of("create", "pods/binding", 1, delay);
+    served.server.fail(fault);
+    let mut stream = served.connect().await;
+    let bind = request("POST", "/bind", &text("binding-args.json"));
+    let bind = tokio::spawn(async move { exchange(&mut stream, &bind).await });
+    until(async || served.placer.reservation_counts().binding > 0).await;
     served.ended.cancel();
     let (code, body) = bind.await.unwrap();
     assert_eq!((code, json(&body)), (200, json(&text("binding-result.json"))));

@@ -1,5 +1,7 @@
 //! Certificates of the server and of its clients.
 
+use tokio_rustls::client::TlsStream;
+
 use super::*;
 
 fn files(clients: bool) -> Files {
@@ -10,36 +12,33 @@ fn files(clients: bool) -> Files {
     }
 }
 
-fn connector(with_certificate: bool) -> TlsConnector {
+fn certificates(name: &str) -> Vec<CertificateDer<'static>> {
+    let read = CertificateDer::pem_file_iter(data(name)).unwrap();
+    read.map(Result::unwrap).collect()
+}
+
+async fn connect(served: &Served, with_certificate: bool) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
-    let ca: Vec<_> = CertificateDer::pem_file_iter(data("tls/ca.crt"))
-        .unwrap()
-        .map(Result::unwrap)
-        .collect();
-    roots.add_parsable_certificates(ca);
+    roots.add_parsable_certificates(certificates("tls/ca.crt"));
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let builder = builder
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots);
+    let builder = builder.with_safe_default_protocol_versions().unwrap();
+    let builder = builder.with_root_certificates(roots);
     let config = if with_certificate {
-        let own = CertificateDer::pem_file_iter(data("tls/client.crt"))
-            .unwrap()
-            .map(Result::unwrap)
-            .collect();
+        let key = PrivateKeyDer::from_pem_file(data("tls/client.key")).unwrap();
         builder
-            .with_client_auth_cert(own, PrivateKeyDer::from_pem_file(data("tls/client.key")).unwrap())
+            .with_client_auth_cert(certificates("tls/client.crt"), key)
             .unwrap()
     } else {
         builder.with_no_client_auth()
     };
+    let name = ServerName::try_from("stelia-placement.stelia-system.svc").unwrap();
     TlsConnector::from(Arc::new(config))
+        .connect(name, served.connect().await)
+        .await
 }
 
 async fn over_tls(served: &Served, with_certificate: bool) -> std::io::Result<()> {
-    let stream = TcpStream::connect(served.address).await?;
-    let name = ServerName::try_from("stelia-placement.stelia-system.svc").unwrap();
-    let mut stream = connector(with_certificate).connect(name, stream).await?;
+    let mut stream = connect(served, with_certificate).await?;
     // In TLS 1.3 the client's certificate is refused after the client's handshake is done.
     stream.write_all(&request("GET", "/healthz", "")).await?;
     let mut first = [0u8; 1];
@@ -52,15 +51,11 @@ async fn over_tls(served: &Served, with_certificate: bool) -> std::io::Result<()
 #[tokio::test]
 async fn over_tls_the_same() {
     let served = served(Paths::All, Some(Tls::new(files(false)).unwrap()), Bounds::default()).await;
-    let mut stream = {
-        let stream = TcpStream::connect(served.address).await.unwrap();
-        let name = ServerName::try_from("stelia-placement.stelia-system.svc").unwrap();
-        connector(false).connect(name, stream).await.unwrap()
-    };
+    let mut stream = connect(&served, false).await.unwrap();
     let (code, body) = exchange(&mut stream, &request("POST", "/filter", &text("filter-args.json"))).await;
     assert_eq!((code, json(&body)), (200, json(&text("filter-result.json"))));
     // What does not speak TLS is closed, and costs the others nothing.
-    let mut broken = TcpStream::connect(served.address).await.unwrap();
+    let mut broken = served.connect().await;
     broken.write_all(&request("GET", "/healthz", "")).await.unwrap();
     let mut rest = Vec::new();
     let _ = broken.read_to_end(&mut rest).await;
@@ -78,15 +73,16 @@ async fn who_has_no_certificate_of_the_authority_is_not_answered() {
 
 #[tokio::test]
 async fn files_that_cannot_be_used_are_named() {
-    let wrong = |change: fn(&mut Files)| {
-        let mut files = files(true);
-        change(&mut files);
-        Tls::new(files).map(drop).unwrap_err().to_string()
-    };
-    let error = wrong(|files| files.certificate = "/nonexistent".into());
-    assert!(error.contains("/nonexistent"), "{error}");
-    let error = wrong(|files| files.key = data("tls/client.key"));
-    assert!(error.contains("client.key"), "{error}");
-    let error = wrong(|files| files.clients = Some(data("README.md")));
-    assert!(error.contains("README.md"), "{error}");
+    let [mut certificate, mut key, mut clients] = [true; 3].map(files);
+    certificate.certificate = "/nonexistent".into();
+    key.key = data("tls/client.key");
+    clients.clients = Some(data("README.md"));
+    for (files, named) in [
+        (certificate, "/nonexistent"),
+        (key, "client.key"),
+        (clients, "README.md"),
+    ] {
+        let error = Tls::new(files).map(drop).unwrap_err().to_string();
+        assert!(error.contains(named), "{error}");
+    }
 }

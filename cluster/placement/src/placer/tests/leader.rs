@@ -3,6 +3,7 @@
 use stelia_kubelet::Uid;
 
 use super::*;
+use crate::reservations::SETTLE_TIMEOUT;
 
 #[tokio::test(start_paused = true)]
 async fn without_everything_read_nothing_is_answered() {
@@ -12,19 +13,10 @@ async fn without_everything_read_nothing_is_answered() {
     let to = cluster.make("vm", 1, 4);
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(instance.placer.ready(), Err(NotReady::NotRead));
-    assert_eq!(
-        instance.placer.bind(&to).await,
-        Err(BindError::NotReady(NotReady::NotRead))
-    );
+    assert_eq!(instance.refuses(&to).await, BindError::NotReady(NotReady::NotRead));
     let waiting = cluster.start(2);
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(waiting.placer.ready(), Err(NotReady::NotLeader));
-}
-
-impl Cluster {
-    fn told(&self, name: &str) -> String {
-        annotation(&self.server.object("", "pods", "vms", name).unwrap()).to_owned()
-    }
 }
 
 /// A leader is stopped when it has sent a binding, and wakes up before the next one begins, which knows of the pod by its annotation then.
@@ -38,25 +30,19 @@ async fn what_a_stopped_leader_sent_counts_once_the_next_one_begins() {
     let bind = first.bind(&one);
     // Longer than the Lease lasts, and not for as long as the next leader waits.
     tokio::time::sleep(Duration::from_secs(30)).await;
-    assert_eq!(
-        (first.placer.ready(), second.placer.ready()),
-        (Err(NotReady::NotLeader), Err(NotReady::NotLeader))
-    );
+    for instance in [&first, &second] {
+        assert_eq!(instance.placer.ready(), Err(NotReady::NotLeader));
+    }
     first.stopped.send(false).unwrap();
     let _unknown = bind.await.unwrap();
     second.becomes_ready().await;
-    assert_eq!(
-        (cluster.node_of("vm-1").is_some(), second.held("steliad")),
-        (true, vec!["2-15".to_owned()])
-    );
+    assert!(cluster.node_of("vm-1").is_some());
+    assert_eq!(second.held("steliad"), ["2-15"]);
     second.placer.bind(&other).await.unwrap();
     assert_ne!(cluster.told("vm-1"), cluster.told("vm-2"));
     assert!(second.placer.bind(&third).await.is_err());
     // Awake, it sends nothing.
-    assert_eq!(
-        first.placer.bind(&third).await,
-        Err(BindError::NotReady(NotReady::NotLeader))
-    );
+    assert_eq!(first.refuses(&third).await, BindError::NotReady(NotReady::NotLeader));
 }
 
 /// It is stopped for longer: its binding comes when the next leader has promised the CPUs to another pod. The node gives no CPU twice, and refuses one of them;
@@ -73,28 +59,24 @@ async fn a_leader_that_is_frozen_for_longer_costs_a_refusal() {
     second.placer.bind(&other).await.unwrap();
     first.stopped.send(false).unwrap();
     let _unknown = bind.await.unwrap();
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    a_second().await;
     let cpus = r#"{"cpuset":"2-15"}"#;
-    assert_eq!(
-        (cluster.told("vm-1"), cluster.told("vm-2")),
-        (cpus.to_owned(), cpus.to_owned())
-    );
+    assert_eq!(["vm-1", "vm-2"].map(|name| cluster.told(name)), [cpus, cpus]);
     // Which CPUs the first one will get is not known.
     assert!(second.placer.bind(&third).await.is_err());
 
     let machine = &mut cluster.machines[0];
-    machine.register(&other.uid, 14, Some("2-15".parse().unwrap())).unwrap();
-    machine
-        .register(&one.uid, 14, Some("2-15".parse().unwrap()))
-        .unwrap_err();
-    let mut refused = cluster.server.object("", "pods", "vms", "vm-1").unwrap();
-    refused["status"] = serde_json::json!({"phase": "Failed", "reason": "NotAllocated"});
-    cluster.server.put("", "pods", refused);
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    let told = || Some("2-15".parse().unwrap());
+    machine.register(&other.uid, 14, told()).unwrap();
+    machine.register(&one.uid, 14, told()).unwrap_err();
+    cluster.change_pod("vm-1", |pod| {
+        pod["status"] = json!({"phase": "Failed", "reason": "NotAllocated"})
+    });
+    a_second().await;
     let counts = second.placer.counts();
     let refused = [&counts.refused_own, &counts.refused_foreign].map(|count| count.load(Ordering::Relaxed));
     assert_eq!(refused, [0, 1]);
-    tokio::time::sleep(crate::reservations::SETTLE_TIMEOUT).await;
+    tokio::time::sleep(SETTLE_TIMEOUT).await;
     second.placer.bind(&third).await.unwrap();
     assert_ne!(cluster.told("vm-3"), cpus);
 }
@@ -112,23 +94,12 @@ async fn the_lease_is_taken_over_after_it_ended_and_given_back_at_the_end() {
     first.stopped.send(true).unwrap();
     second.becomes_ready().await;
     let waited = begun.elapsed();
-    assert!(
-        waited >= Duration::from_secs(33) && waited < Duration::from_secs(42),
-        "{waited:?}"
-    );
+    assert!((33..42).contains(&waited.as_secs()), "{waited:?}");
     first.stopped.send(false).unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(first.placer.ready(), Err(NotReady::NotLeader));
 
-    let seat = LeaseClaim {
-        namespace: "stelia-system".to_owned(),
-        name: "stelia-placement".to_owned(),
-        identity: "instance-2".to_owned(),
-    };
-    seat.release(second.placer.api(), second.placer.leadership())
-        .await
-        .unwrap();
-    second.dead.cancel();
+    second.ends(2).await;
     let begun = Instant::now();
     first.becomes_ready().await;
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
@@ -136,29 +107,21 @@ async fn the_lease_is_taken_over_after_it_ended_and_given_back_at_the_end() {
 
 #[tokio::test(start_paused = true)]
 async fn watches_go_on_after_410_after_outages_and_after_nonsense() {
-    let mut cluster = Cluster::new();
-    let instance = cluster.ready(1).await;
+    let (mut cluster, instance) = ready().await;
     cluster.server.down(Duration::from_secs(3));
     cluster.machines[0].register(&uid(7, 0), 4, None).unwrap();
-    cluster
-        .server
-        .put(OBJECTS, "noderesourcetopologies", cluster.machines[0].object());
+    cluster.publish(0);
     cluster.server.compact();
-    cluster.server.put(
-        OBJECTS,
-        "noderesourcetopologies",
-        serde_json::json!({"metadata": {"name": "hostile"}, "zones": 7}),
-    );
-    let endless =
-        serde_json::json!({"v": 1, "topology": "0x1000000000:0:0:0", "policy": "static", "free": "0-999999999"});
-    let absurd = serde_json::json!({
-        "metadata": {"name": "absurd"},
-        "attributes": [{"name": "isolation.stelia.io/node", "value": endless.to_string()}],
-        "zones": [],
-    });
-    cluster.server.put(OBJECTS, "noderesourcetopologies", absurd);
+    let hostile = json!({"metadata": {"name": "hostile"}, "zones": 7});
+    let endless = json!({"v": 1, "topology": "0x1000000000:0:0:0", "policy": "static", "free": "0-999999999"});
+    let endless = json!([{"name": "isolation.stelia.io/node", "value": endless.to_string()}]);
+    let absurd = json!({"metadata": {"name": "absurd"}, "attributes": endless, "zones": []});
+    for object in [hostile, absurd] {
+        cluster.server.put(OBJECTS, "noderesourcetopologies", object);
+    }
     tokio::time::sleep(Duration::from_secs(40)).await;
     instance.becomes_ready().await;
+    let shown = Uid::parse(&uid(7, 0)).unwrap();
     assert!(
         instance
             .placer
@@ -166,12 +129,9 @@ async fn watches_go_on_after_410_after_outages_and_after_nonsense() {
             .reservations
             .rules()
             .cluster
-            .shows_pod("steliad", Uid::parse(&uid(7, 0)).unwrap())
+            .shows_pod("steliad", shown)
     );
-    let to = ToBind {
-        node: "hostile".into(),
-        ..cluster.make("vm", 1, 4)
-    };
+    let to = cluster.make_on("hostile", "vm", 1, 4);
     let error = instance.placer.bind(&to).await.unwrap_err();
     assert!(matches!(error, BindError::Unavailable(..)), "{error}");
 }
@@ -182,30 +142,21 @@ async fn watches_go_on_after_410_after_outages_and_after_nonsense() {
 async fn each_new_leader_waits_for_what_was_deleted_before_its_list() {
     let cluster = Cluster::new();
     let options = PlacerOptions {
-        settle: crate::reservations::SETTLE_TIMEOUT,
+        settle: SETTLE_TIMEOUT,
         ..PlacerOptions::default()
     };
     let first = cluster.start_with(1, options);
     let begun = Instant::now();
     first.becomes_ready().await;
-    assert!(begun.elapsed() >= crate::reservations::SETTLE_TIMEOUT);
+    assert!(begun.elapsed() >= SETTLE_TIMEOUT);
     let second = cluster.start_with(2, options);
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let seat = LeaseClaim {
-        namespace: "stelia-system".to_owned(),
-        name: "stelia-placement".to_owned(),
-        identity: "instance-1".to_owned(),
-    };
-    first.dead.cancel();
-    seat.release(first.placer.api(), first.placer.leadership())
-        .await
-        .unwrap();
+    first.ends(1).await;
     let begun = Instant::now();
     second.becomes_ready().await;
     let waited = begun.elapsed();
-    assert!(waited >= crate::reservations::SETTLE_TIMEOUT, "{waited:?}");
     assert!(
-        waited < crate::reservations::SETTLE_TIMEOUT + Duration::from_secs(3),
+        waited >= SETTLE_TIMEOUT && waited < SETTLE_TIMEOUT + Duration::from_secs(3),
         "{waited:?}"
     );
 }

@@ -9,20 +9,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
-use serde_json::Value;
+use serde_json::{Value, json};
 use test_apiserver::{Answer as Fault, Server};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::apiserver::ToBind;
-use crate::apiserver::lease::LeaseClaim;
 use crate::simulated_cluster::instance;
 use crate::simulated_cluster::load::{pod, uid};
 use crate::simulated_cluster::node::Machine;
 use crate::simulated_cluster::node_kind::Kind;
 
 const OBJECTS: &str = "topology.node.k8s.io";
+const STATUS: &str = "scheduling.koordinator.sh/resource-status";
 
 /// An API server with a node of each kind.
 struct Cluster {
@@ -52,21 +52,52 @@ impl Cluster {
             server,
             machines: machines.map(|(name, kind)| Machine::new(name.to_owned(), kind)).into(),
         };
-        for machine in &cluster.machines {
-            cluster.server.put(OBJECTS, "noderesourcetopologies", machine.object());
-        }
+        cluster.publish(0);
+        cluster.publish(1);
         cluster
     }
 
     /// A pod that is pending.
     fn make(&self, name: &str, number: u64, cpus: u32) -> ToBind {
-        self.server.put("", "pods", pod(name, &uid(number, 0), cpus, true));
+        self.make_on("steliad", name, number, cpus)
+    }
+
+    /// The same, for this node.
+    fn make_on(&self, node: &str, name: &str, number: u64, cpus: u32) -> ToBind {
+        self.create_pod(node, name, number, pod(name, &uid(number, 0), cpus, true))
+    }
+
+    /// Creates the pod as it is.
+    fn create_pod(&self, node: &str, name: &str, number: u64, document: Value) -> ToBind {
+        self.server.put("", "pods", document);
         ToBind {
             namespace: "vms".to_owned(),
             name: name.to_owned(),
             uid: uid(number, 0),
-            node: "steliad".into(),
+            node: node.into(),
         }
+    }
+
+    fn pod(&self, name: &str) -> Value {
+        self.server.object("", "pods", "vms", name).unwrap()
+    }
+
+    /// The author changes a pod.
+    fn change_pod(&self, name: &str, change: impl FnOnce(&mut Value)) {
+        let mut document = self.pod(name);
+        change(&mut document);
+        self.server.put("", "pods", document);
+    }
+
+    fn publish(&self, machine: usize) {
+        let object = self.machines[machine].object();
+        self.server.put(OBJECTS, "noderesourcetopologies", object);
+    }
+
+    fn told(&self, name: &str) -> String {
+        let annotations = &self.pod(name)["metadata"]["annotations"];
+        let told = annotations[STATUS].as_str();
+        told.unwrap_or_default().to_owned()
     }
 
     fn start(&self, number: u64) -> Instance {
@@ -85,14 +116,8 @@ impl Cluster {
             });
             async move { sent.await.unwrap() }
         });
-        let identity = format!("instance-{number}");
         let placer = Placer::new(Api::new(Client::new(service, "default")), options);
-        let seat = LeaseClaim {
-            namespace: "stelia-system".to_owned(),
-            name: "stelia-placement".to_owned(),
-            identity,
-        };
-        instance::run(&placer, seat, &dead, None);
+        instance::run(&placer, instance::lease_claim(number), &dead, None);
         Instance { placer, stopped, dead }
     }
 
@@ -103,13 +128,12 @@ impl Cluster {
     }
 
     fn node_of(&self, name: &str) -> Option<String> {
-        let pod = self.server.object("", "pods", "vms", name).unwrap();
-        pod["spec"]["nodeName"].as_str().map(str::to_owned)
+        self.pod(name)["spec"]["nodeName"].as_str().map(str::to_owned)
     }
 
     fn fail(&self, verb: &str, resource: &str, times: u32, answer: Fault) {
-        self.server
-            .fail(test_apiserver::Fault::of(verb, resource, times, answer));
+        let fault = test_apiserver::Fault::of(verb, resource, times, answer);
+        self.server.fail(fault);
     }
 }
 
@@ -137,14 +161,43 @@ impl Instance {
     fn held(&self, node: &str) -> Vec<String> {
         let state = self.placer.state();
         let held = state.reservations.held(node);
-        held.iter()
-            .map(|held| held.cpus.map_or("-".to_owned(), ToString::to_string))
-            .collect()
+        let cpus = held
+            .iter()
+            .map(|held| held.cpus.map_or("-".to_owned(), ToString::to_string));
+        cpus.collect()
+    }
+
+    /// The counts, and what is held on the node `steliad`.
+    fn state(&self) -> ([usize; 3], Vec<String>) {
+        (self.reservation_counts(), self.held("steliad"))
+    }
+
+    async fn refuses(&self, to: &ToBind) -> BindError {
+        self.placer.bind(to).await.unwrap_err()
+    }
+
+    /// It ends, and gives its Lease back.
+    async fn ends(&self, number: u64) {
+        self.dead.cancel();
+        let seat = instance::lease_claim(number);
+        seat.release(self.placer.api(), self.placer.leadership()).await.unwrap();
     }
 }
 
-fn annotation(pod: &Value) -> &str {
-    pod["metadata"]["annotations"]["scheduling.koordinator.sh/resource-status"]
-        .as_str()
-        .unwrap_or_default()
+const NOTHING: ([usize; 3], Vec<String>) = ([0; 3], Vec::new());
+
+async fn ready() -> (Cluster, Instance) {
+    let cluster = Cluster::new();
+    let instance = cluster.ready(1).await;
+    (cluster, instance)
+}
+
+async fn with_vm(cpus: u32) -> (Cluster, Instance, ToBind) {
+    let (cluster, instance) = ready().await;
+    let to = cluster.make("vm", 1, cpus);
+    (cluster, instance, to)
+}
+
+async fn a_second() {
+    tokio::time::sleep(Duration::from_secs(1)).await;
 }

@@ -3,22 +3,13 @@
 use super::*;
 
 impl Cluster {
-    fn publish(&self, machine: usize) {
-        self.server
-            .put(OBJECTS, "noderesourcetopologies", self.machines[machine].object());
-    }
-
     /// When a pod was told last to be tried again.
     pub(super) fn retried(&self, name: &str) -> Option<String> {
-        let pod = self.server.object("", "pods", "vms", name).unwrap();
+        let pod = self.pod(name);
         let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let told = conditions
-            .iter()
-            .find(|one| one["type"] == "isolation.stelia.io/Retry")?;
-        assert_eq!(
-            (&told["status"], &told["reason"]),
-            (&"True".into(), &"RoomOnNode".into())
-        );
+        let mut conditions = conditions.iter();
+        let told = conditions.find(|one| one["type"] == "isolation.stelia.io/Retry")?;
+        assert!(told["status"] == "True" && told["reason"] == "RoomOnNode");
         Some(told["message"].as_str().unwrap().to_owned())
     }
 }
@@ -31,7 +22,7 @@ impl Instance {
 
     fn filter_offered(&self, cluster: &Cluster, name: &str, offered: &[&str]) -> usize {
         let asked = self.placer.now();
-        let pod = cluster.server.object("", "pods", "vms", name).unwrap();
+        let pod = cluster.pod(name);
         let request = self.placer.request(&pod, None).unwrap().unwrap();
         let pod = crate::apiserver::parse::pod_of(&pod).unwrap();
         let mut fit = 0;
@@ -72,9 +63,7 @@ async fn a_pod_that_waits_is_told_once_as_soon_as_a_node_has_room_for_it() {
         assert_eq!(instance.filter(&cluster, name), 0);
     }
     // Another scheduler places one of them.
-    let mut bound = cluster.server.object("", "pods", "vms", "bound").unwrap();
-    bound["spec"]["nodeName"] = "worker".into();
-    cluster.server.put("", "pods", bound);
+    cluster.change_pod("bound", |pod| pod["spec"]["nodeName"] = "worker".into());
     assert_eq!(instance.placer.waiting(), 3);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!((instance.retries(), instance.placer.waiting()), (0, 2));
@@ -82,7 +71,7 @@ async fn a_pod_that_waits_is_told_once_as_soon_as_a_node_has_room_for_it() {
     // A VM ends, and nothing happens that a scheduler watches.
     cluster.machines[0].end(&uid(901, 0));
     cluster.publish(0);
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    a_second().await;
     let told = cluster.retried("fits").expect("told");
     assert!(cluster.retried("larger").is_none() && cluster.retried("bound").is_none());
     // Once a change, also if the scheduler is long in coming back.
@@ -97,7 +86,7 @@ async fn a_pod_that_a_sample_of_the_nodes_refused_is_told_of_the_others() {
     cluster.publish(0);
     let instance = cluster.ready(1).await;
     // A new leader checks all nodes once.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    a_second().await;
     cluster.make("vm", 1, 12);
     // Fewer nodes than a sample has are all that the scheduler's own filters left.
     assert_eq!(instance.filter_offered(&cluster, "vm", &["kubelet"]), 0);
@@ -105,11 +94,10 @@ async fn a_pod_that_a_sample_of_the_nodes_refused_is_told_of_the_others() {
     assert_eq!(instance.retries(), 0);
 
     let full: Vec<String> = (1..100).map(|number| format!("full-{number}")).collect();
-    let sample: Vec<&str> = std::iter::once("kubelet")
-        .chain(full.iter().map(String::as_str))
-        .collect();
+    let mut sample: Vec<&str> = full.iter().map(String::as_str).collect();
+    sample.push("kubelet");
     assert_eq!(instance.filter_offered(&cluster, "vm", &sample), 0);
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    a_second().await;
     assert_eq!((instance.retries(), cluster.retried("vm").is_some()), (1, true));
 }
 
@@ -117,21 +105,17 @@ async fn a_pod_that_a_sample_of_the_nodes_refused_is_told_of_the_others() {
 async fn a_new_leader_has_the_pods_tried_again_that_a_former_one_refused() {
     let mut cluster = full();
     cluster.make("vm", 1, 12);
-    let mut waits = cluster.server.object("", "pods", "vms", "vm").unwrap();
-    waits["status"]["conditions"] =
-        serde_json::json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]);
-    cluster.server.put("", "pods", waits);
+    let waits = json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]);
+    cluster.change_pod("vm", |pod| pod["status"]["conditions"] = waits);
     cluster.make("new", 2, 12);
     // The room is there before anybody leads.
     cluster.machines[1].end(&uid(902, 0));
     cluster.publish(1);
     let instance = cluster.ready(1).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    a_second().await;
     assert_eq!((instance.retries(), cluster.retried("vm").is_some()), (1, true));
-    assert!(
-        cluster.retried("new").is_none(),
-        "the scheduler was not asked about it yet"
-    );
+    // The scheduler was not asked about it yet.
+    assert!(cluster.retried("new").is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,6 +133,6 @@ async fn what_could_not_be_told_is_told_again_and_a_pod_that_is_gone_is_forgotte
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert!(cluster.retried("vm").is_some());
     cluster.server.remove("", "pods", "vms", "vm");
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    a_second().await;
     assert_eq!(instance.placer.waiting(), 0);
 }

@@ -27,18 +27,38 @@ struct Request {
     body: Option<(&'static str, Value)>,
 }
 
-fn request(what: &'static str, method: Method, path: &str, body: Option<(&'static str, Value)>) -> Request {
-    let path = path.to_owned();
+impl Request {
+    /// Of a line of [`REFUSED`].
+    fn parse(line: &'static str) -> Self {
+        let mut parts = line.splitn(4, " | ");
+        let [what, method, path, body] = [(); 4].map(|()| parts.next().unwrap_or_default());
+        let body: Value = serde_json::from_str(body).unwrap_or_default();
+        let path = path.replace("TOPOLOGIES", TOPOLOGIES);
+        match method {
+            "apply" => apply(what, &path, body),
+            "event" => event(what, &path, body),
+            "patch" => patch(what, &path, body),
+            method => Self {
+                what,
+                method: method.parse().expect("a method"),
+                path,
+                body: Some((JSON, body)).filter(|(_, body)| !body.is_null()),
+            },
+        }
+    }
+}
+
+fn request(what: &'static str, method: Method, path: &str, body: (&'static str, Value)) -> Request {
     Request {
         what,
         method,
-        path,
-        body,
+        path: path.to_owned(),
+        body: Some(body),
     }
 }
 
 fn patch(what: &'static str, path: &str, change: Value) -> Request {
-    request(what, Method::PATCH, path, Some((MERGE, change)))
+    request(what, Method::PATCH, path, (MERGE, change))
 }
 
 fn apply(what: &'static str, node: &str, metadata: Value) -> Request {
@@ -46,7 +66,7 @@ fn apply(what: &'static str, node: &str, metadata: Value) -> Request {
         json!({"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "metadata": metadata});
     object["metadata"]["name"] = node.into();
     let path = format!("{TOPOLOGIES}/{node}?fieldManager=steliad&force=true");
-    request(what, Method::PATCH, &path, Some((APPLY, object)))
+    request(what, Method::PATCH, &path, (APPLY, object))
 }
 
 fn event(what: &'static str, instance: &str, regarding: Value) -> Request {
@@ -62,151 +82,45 @@ fn event(what: &'static str, instance: &str, regarding: Value) -> Request {
         "type": "Normal",
         "regarding": regarding,
     });
-    request(what, Method::POST, EVENTS, Some((JSON, event)))
+    request(what, Method::POST, EVENTS, (JSON, event))
 }
 
 fn pod_of_vms(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "namespace": "vms", "name": name})
 }
 
-fn written_condition(kind: &str) -> Value {
-    json!({"status": {"conditions": [{"type": kind, "status": "True"}]}})
-}
-
-/// What a publisher of `node-0000` must not do, with all components applied.
-fn refused() -> Vec<Request> {
-    let own = "/api/v1/nodes/node-0000";
-    let pod = |name: &str| format!("/api/v1/namespaces/vms/pods/{name}");
-    let status = |name: &str| format!("/api/v1/namespaces/vms/pods/{name}/status");
-    let owner = |kind: &str, name: &str| json!({"ownerReferences": [{"apiVersion": "v1", "kind": kind, "name": name, "uid": "7"}]});
-    vec![
-        apply("another node's object", "node-0001", json!({})),
-        apply("an object of no node", "node-9999", json!({})),
-        apply(
-            "a finalizer of its object",
-            "node-0000",
-            json!({"finalizers": ["example.com/stays"]}),
-        ),
-        apply(
-            "another owner of its object",
-            "node-0000",
-            owner("ConfigMap", "node-0000"),
-        ),
-        apply(
-            "another node as owner of its object",
-            "node-0000",
-            owner("Node", "node-0001"),
-        ),
-        request(
-            "delete another node's object",
-            Method::DELETE,
-            &format!("{TOPOLOGIES}/node-0001"),
-            None,
-        ),
-        request("list objects", Method::GET, TOPOLOGIES, None),
-        patch(
-            "another Node's label",
-            "/api/v1/nodes/node-0001",
-            json!({"metadata": {"labels": {"stelia.io/ready": "true"}}}),
-        ),
-        patch(
-            "another label of its Node",
-            own,
-            json!({"metadata": {"labels": {"example.com/zone": "a"}}}),
-        ),
-        patch(
-            "its Node's name of the host",
-            own,
-            json!({"metadata": {"labels": {"kubernetes.io/hostname": "other"}}}),
-        ),
-        patch(
-            "another annotation of its Node",
-            own,
-            json!({"metadata": {"annotations": {"example.com/a": "b"}}}),
-        ),
-        patch(
-            "a finalizer of its Node",
-            own,
-            json!({"metadata": {"finalizers": ["example.com/stays"]}}),
-        ),
-        patch(
-            "another taint of its Node",
-            own,
-            json!({"spec": {"taints": [{"key": "example.com/t", "effect": "NoExecute"}]}}),
-        ),
-        patch("its Node unschedulable", own, json!({"spec": {"unschedulable": true}})),
-        patch(
-            "its Node's capacity",
-            &format!("{own}/status"),
-            json!({"status": {"capacity": {"stelia.io/vm": "99"}}}),
-        ),
-        request("delete its Node", Method::DELETE, own, None),
-        request("list Nodes", Method::GET, "/api/v1/nodes", None),
-        patch(
-            "the condition of a pod of another node",
-            &status("other"),
-            written_condition("stelia.io/isolated"),
-        ),
-        patch(
-            "another condition of its pod",
-            &status("own"),
-            written_condition("Ready"),
-        ),
-        patch(
-            "the phase of its pod",
-            &status("own"),
-            json!({"status": {"phase": "Failed"}}),
-        ),
-        patch(
-            "a label of its pod through the status",
-            &status("own"),
-            json!({"metadata": {"labels": {"a": "b"}}}),
-        ),
-        patch(
-            "an annotation of its pod through the status",
-            &status("own"),
-            json!({"metadata": {"annotations": {"a": "b"}}}),
-        ),
-        patch(
-            "the image of its pod",
-            &pod("own"),
-            json!({"spec": {"containers": [{"name": "vm", "image": "other"}]}}),
-        ),
-        request("delete its pod", Method::DELETE, &pod("own"), None),
-        request("list pods", Method::GET, "/api/v1/pods", None),
-        event("an event in another node's name", "node-0001", pod_of_vms("own")),
-        event(
-            "an event about a Node",
-            "node-0000",
-            json!({"apiVersion": "v1", "kind": "Node", "namespace": "vms", "name": "node-0000"}),
-        ),
-        request("list events", Method::GET, EVENTS, None),
-        request(
-            "read a Secret",
-            Method::GET,
-            "/api/v1/namespaces/stelia-system/secrets/stelia-placement-tls",
-            None,
-        ),
-        request(
-            "a token of another account",
-            Method::POST,
-            "/api/v1/namespaces/stelia-system/serviceaccounts/stelia-placement/token",
-            Some((
-                JSON,
-                json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}),
-            )),
-        ),
-        request(
-            "bind a pod",
-            Method::POST,
-            &format!("{}/binding", pod("own")),
-            Some((
-                JSON,
-                json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "own"}, "target": {"kind": "Node", "name": "node-0000"}}),
-            )),
-        ),
-    ]
-}
+/// What a publisher of `node-0000` must not do, with all components applied: what it is, how, where, and what is written.
+const REFUSED: &str = r#"another node's object | apply | node-0001 | {}
+an object of no node | apply | node-9999 | {}
+a finalizer of its object | apply | node-0000 | {"finalizers": ["example.com/stays"]}
+another owner of its object | apply | node-0000 | {"ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "node-0000", "uid": "7"}]}
+another node as owner of its object | apply | node-0000 | {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "node-0001", "uid": "7"}]}
+delete another node's object | DELETE | TOPOLOGIES/node-0001
+list objects | GET | TOPOLOGIES
+another Node's label | patch | /api/v1/nodes/node-0001 | {"metadata": {"labels": {"stelia.io/ready": "true"}}}
+another label of its Node | patch | /api/v1/nodes/node-0000 | {"metadata": {"labels": {"example.com/zone": "a"}}}
+its Node's name of the host | patch | /api/v1/nodes/node-0000 | {"metadata": {"labels": {"kubernetes.io/hostname": "other"}}}
+another annotation of its Node | patch | /api/v1/nodes/node-0000 | {"metadata": {"annotations": {"example.com/a": "b"}}}
+a finalizer of its Node | patch | /api/v1/nodes/node-0000 | {"metadata": {"finalizers": ["example.com/stays"]}}
+another taint of its Node | patch | /api/v1/nodes/node-0000 | {"spec": {"taints": [{"key": "example.com/t", "effect": "NoExecute"}]}}
+its Node unschedulable | patch | /api/v1/nodes/node-0000 | {"spec": {"unschedulable": true}}
+its Node's capacity | patch | /api/v1/nodes/node-0000/status | {"status": {"capacity": {"stelia.io/vm": "99"}}}
+delete its Node | DELETE | /api/v1/nodes/node-0000
+list Nodes | GET | /api/v1/nodes
+the condition of a pod of another node | patch | /api/v1/namespaces/vms/pods/other/status | {"status": {"conditions": [{"type": "stelia.io/isolated", "status": "True"}]}}
+another condition of its pod | patch | /api/v1/namespaces/vms/pods/own/status | {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+the phase of its pod | patch | /api/v1/namespaces/vms/pods/own/status | {"status": {"phase": "Failed"}}
+a label of its pod through the status | patch | /api/v1/namespaces/vms/pods/own/status | {"metadata": {"labels": {"a": "b"}}}
+an annotation of its pod through the status | patch | /api/v1/namespaces/vms/pods/own/status | {"metadata": {"annotations": {"a": "b"}}}
+the image of its pod | patch | /api/v1/namespaces/vms/pods/own | {"spec": {"containers": [{"name": "vm", "image": "other"}]}}
+delete its pod | DELETE | /api/v1/namespaces/vms/pods/own
+list pods | GET | /api/v1/pods
+an event in another node's name | event | node-0001 | {"apiVersion": "v1", "kind": "Pod", "namespace": "vms", "name": "own"}
+an event about a Node | event | node-0000 | {"apiVersion": "v1", "kind": "Node", "namespace": "vms", "name": "node-0000"}
+list events | GET | /apis/events.k8s.io/v1/namespaces/vms/events
+read a Secret | GET | /api/v1/namespaces/stelia-system/secrets/stelia-placement-tls
+a token of another account | POST | /api/v1/namespaces/stelia-system/serviceaccounts/stelia-placement/token | {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+bind a pod | POST | /api/v1/namespaces/vms/pods/own/binding | {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "own"}, "target": {"kind": "Node", "name": "node-0000"}}"#;
 
 async fn answer(api: &Api, request: &Request) -> Result<Value, ServerFailure> {
     let body = request.body.as_ref().map(|(kind, value)| (*kind, value));
@@ -288,12 +202,9 @@ async fn a_publisher_writes_what_its_node_is_and_nothing_else() {
     cluster.kubectl(&["apply", "--warnings-as-errors", "-k", &full]);
     let taint = json!({"spec": {"taints": [{"key": "stelia.io/not-ready", "effect": "NoSchedule"}]}});
     let body = Some((MERGE, &taint));
-    cluster
-        .plane
-        .api
-        .call(Method::PATCH, "/api/v1/nodes/node-0000", body)
-        .await
-        .expect("the taint");
+    let api = cluster.plane.api.clone();
+    let tainted = api.call(Method::PATCH, "/api/v1/nodes/node-0000", body).await;
+    tainted.expect("the taint");
     let daemon = cluster.bind_publishers(2).await;
     let zones = cluster.nodes.forget("node-0000");
     let own = cluster.create_vm_on("own", "node-0000").await;
@@ -305,28 +216,16 @@ async fn a_publisher_writes_what_its_node_is_and_nothing_else() {
     cluster.account("unbound", "stelia-publish", None, &server).await;
 
     let path = format!("{TOPOLOGIES}/node-0000");
-    cluster
-        .plane
-        .api
-        .call(Method::DELETE, &path, None)
-        .await
-        .expect("the deletion");
+    api.call(Method::DELETE, &path, None).await.expect("the deletion");
     let folder = cluster.plane.path("publish");
     let _daemon_lives = report(&folder, &zones, &own);
     let program = std::env::var_os("STELIA_PUBLISH").expect("STELIA_PUBLISH: the program");
-    cluster.plane.run_program(
-        "stelia-publish",
-        Path::new(&program),
-        &[
-            &format!("--kubeconfig={kubeconfig}"),
-            &format!("--directory={folder}"),
-            "--start-spread=0",
-            "--ready-label",
-            "--remove-taint=stelia.io/not-ready",
-            "--pod-conditions=gated",
-            "--pod-events",
-        ],
-    );
+    let files = format!("--kubeconfig={kubeconfig} --directory={folder} --start-spread=0");
+    let options = "--ready-label --remove-taint=stelia.io/not-ready --pod-conditions=gated --pod-events";
+    let options: Vec<&str> = files.split(' ').chain(options.split(' ')).collect();
+    cluster
+        .plane
+        .run_program("stelia-publish", Path::new(&program), &options);
     wait_until("the object, with its Node as owner", async || {
         let object = cluster.read(&path).await.unwrap_or_default();
         object["metadata"]["ownerReferences"][0]["name"] == "node-0000"
@@ -349,14 +248,11 @@ async fn a_publisher_writes_what_its_node_is_and_nothing_else() {
     println!("  object, label, taint and condition are written");
 
     let publisher = cluster.plane.client("publisher");
-    let requests = refused();
+    let requests: Vec<Request> = REFUSED.lines().map(Request::parse).collect();
     assert_refused(&publisher, &requests, "the publisher of node-0000").await;
     // The API server passes over the status in a request for the Node itself.
-    let status = patch(
-        "its Node's status",
-        "/api/v1/nodes/node-0000",
-        json!({"status": {"allocatable": {"cpu": "99"}}}),
-    );
+    let change = json!({"status": {"allocatable": {"cpu": "99"}}});
+    let status = patch("its Node's status", "/api/v1/nodes/node-0000", change);
     let node = answer(&publisher, &status).await.expect("the Node");
     assert_eq!(node["status"]["allocatable"]["cpu"], "28");
     let allowed = event("an event of its own", "node-0000", pod_of_vms("own"));
@@ -364,10 +260,8 @@ async fn a_publisher_writes_what_its_node_is_and_nothing_else() {
     let unbound = cluster.plane.client("unbound");
     let of_no_pod = [
         apply("the object of node-0000", "node-0000", json!({})),
-        patch(
-            "the label of node-0000",
-            "/api/v1/nodes/node-0000",
-            json!({"metadata": {"labels": {"stelia.io/ready": "false"}}}),
+        Request::parse(
+            r#"the label of node-0000 | patch | /api/v1/nodes/node-0000 | {"metadata": {"labels": {"stelia.io/ready": "false"}}}"#,
         ),
         event("an event of node-0000", "node-0000", pod_of_vms("own")),
     ];

@@ -1,5 +1,4 @@
 mod behaviour;
-mod promises;
 mod world;
 
 use std::collections::BTreeSet;
@@ -111,11 +110,8 @@ pub(super) fn seconds(seconds: u64) -> Moment {
 /// Which pods hold which CPUs on the node; `-` where the node will choose.
 pub(super) fn held(reservations: &Reservations<Lowest>, on: &str) -> Vec<(u128, String)> {
     let cpus = |cpus: Option<&CpuSet>| cpus.map_or("-".to_owned(), CpuSet::to_string);
-    let mut held: Vec<_> = reservations
-        .held(on)
-        .iter()
-        .map(|held| (number(held.pod), cpus(held.cpus)))
-        .collect();
+    let held = reservations.held(on);
+    let mut held: Vec<_> = held.iter().map(|held| (number(held.pod), cpus(held.cpus))).collect();
     held.sort();
     held
 }
@@ -124,6 +120,12 @@ pub(super) fn one_node(free: &str) -> Reservations<Lowest> {
     let mut reservations = Reservations::new(Lowest::default());
     reservations.object_changed(&node("a"), 1, plain(free, &[]), seconds(0));
     reservations
+}
+
+/// Binds a pod of so many CPUs to the node, after a second.
+pub(super) fn bind(all: &mut Reservations<Lowest>, uid: u128, request: usize) {
+    let begun = all.start_bind(asked(uid, 5, request), &node("a"), seconds(1)).unwrap();
+    all.bind_succeeded(&begun, seconds(1));
 }
 
 /// A node that gives CPUs when a VM registers.

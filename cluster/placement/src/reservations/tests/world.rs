@@ -11,7 +11,7 @@ use super::*;
 const NODES: [&str; 2] = ["a", "b"];
 const CPUS: u32 = 8;
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct TruePod {
     version: Version,
     made: Version,
@@ -114,14 +114,22 @@ impl World {
 
     fn changed(&mut self, uid: u128) {
         let version = self.tick();
-        let pod = self.pods.get_mut(&uid).unwrap();
-        pod.version = version;
-        let event = if pod.failed {
-            Event::PodGone(uid)
-        } else {
-            Event::Pod(uid, pod.clone())
-        };
+        self.pods.get_mut(&uid).unwrap().version = version;
+        let event = self.event(uid);
         self.logs[0].push(event);
+    }
+
+    /// What the API server says of the pod now.
+    fn event(&self, uid: u128) -> Event {
+        match self.pods.get(&uid) {
+            Some(pod) if !pod.failed => Event::Pod(uid, pod.clone()),
+            _ => Event::PodGone(uid),
+        }
+    }
+
+    fn alive(&self) -> impl Iterator<Item = u128> {
+        let alive = self.pods.iter().filter(|(_, pod)| !pod.failed);
+        alive.map(|(uid, _)| *uid)
     }
 
     fn publish(&mut self, on: &NodeName) {
@@ -151,14 +159,8 @@ impl World {
             request,
             foreign: on.is_some() && mirror_of.is_none(),
             node: on,
-            cpus: None,
-            told: None,
-            rewritten: false,
             mirror_of,
-            shown: false,
-            ending: false,
-            failed: false,
-            admitted: false,
+            ..TruePod::default()
         };
         self.pods.insert(self.pods_made, pod);
         self.changed(self.pods_made);
@@ -240,24 +242,13 @@ impl World {
     }
 
     fn list(&self, writer: &mut Reservations<Lowest>) {
-        let pods = self
-            .pods
-            .iter()
-            .filter(|(_, pod)| !pod.failed)
-            .map(|(uid, pod)| Event::Pod(*uid, pod.clone()));
-        let objects = self
-            .objects
-            .iter()
-            .map(|(on, (version, all))| Event::Object(on.clone(), *version, all.clone()));
+        let pods = self.alive().map(|uid| self.event(uid));
+        let objects = self.objects.iter();
+        let objects = objects.map(|(on, (version, all))| Event::Object(on.clone(), *version, all.clone()));
         for event in pods.chain(objects) {
             Self::hear(writer, &event, self.now);
         }
-        let listed = self
-            .pods
-            .iter()
-            .filter(|(_, pod)| !pod.failed)
-            .map(|(uid, _)| super::uid(*uid))
-            .collect();
+        let listed = self.alive().map(uid).collect();
         writer.pods_listed(&listed, self.clock, self.now);
     }
 
@@ -276,33 +267,25 @@ impl World {
     }
 
     fn start_bind(&mut self, choice: usize) {
-        let waiting: Vec<u128> = self
-            .pods
-            .iter()
-            .filter(|(_, pod)| pod.node.is_none())
-            .map(|(uid, _)| *uid)
-            .collect();
+        let waiting = self.pods.iter().filter(|(_, pod)| pod.node.is_none());
+        let waiting: Vec<u128> = waiting.map(|(uid, _)| *uid).collect();
         let Some(uid) = pick(&waiting, choice) else { return };
         let truth = &self.pods[uid];
         let version = [truth.made, truth.version][choice % 2];
         let on = node(NODES[choice / 3 % 2]);
-        let started = self
-            .writer
-            .start_bind(asked(*uid, version, truth.request), &on, self.now);
-        let Ok(ticket) = started else { return };
+        let asked = asked(*uid, version, truth.request);
+        let Ok(ticket) = self.writer.start_bind(asked, &on, self.now) else {
+            return;
+        };
         // What came late is known by now, and nobody else is promised its CPUs.
         for other in self.late.iter().filter(|other| *other != uid) {
             let is_known = self.writer.bound_to(super::uid(*other)).as_ref() == Some(&on);
-            let Some(late) = self
-                .pods
-                .get(other)
-                .filter(|pod| is_known && !pod.failed && !pod.rewritten)
-            else {
-                continue;
-            };
-            let (own, theirs) = (ticket.cpus.clone().unwrap_or_default(), late.told.clone());
+            let late = self.pods.get(other);
+            let late = late.filter(|pod| is_known && !pod.failed && !pod.rewritten);
+            let theirs = late.and_then(|late| late.told.clone()).unwrap_or_default();
+            let own = ticket.cpus.clone().unwrap_or_default();
             assert!(
-                theirs.is_none_or(|theirs| own.is_disjoint(&theirs)),
+                own.is_disjoint(&theirs),
                 "pod {uid} is promised {own} of the late {other}"
             );
         }
@@ -357,10 +340,7 @@ impl World {
     }
 
     fn read_pod(&mut self, uid: u128) {
-        let event = match self.pods.get(&uid) {
-            Some(pod) if !pod.failed => Event::Pod(uid, pod.clone()),
-            _ => Event::PodGone(uid),
-        };
+        let event = self.event(uid);
         Self::hear(&mut self.writer, &event, self.now);
     }
 
@@ -468,14 +448,8 @@ impl World {
                 self.make(1, Some(on), of);
             }
             243..=245 => {
-                let pods: Vec<u128> = self
-                    .pods
-                    .iter()
-                    .filter(|(_, pod)| !pod.failed)
-                    .map(|(uid, _)| *uid)
-                    .collect();
-                if let Some(uid) = pick(&pods, choice) {
-                    self.changed(*uid);
+                if let Some(uid) = self.pick_alive(choice) {
+                    self.changed(uid);
                 }
             }
             // A container restarts: its node forgets it for a while.
@@ -492,8 +466,7 @@ impl World {
     }
 
     fn pick_alive(&self, choice: usize) -> Option<u128> {
-        let alive = self.pods.iter().filter(|(_, pod)| !pod.failed);
-        let alive: Vec<u128> = alive.map(|(uid, _)| *uid).collect();
+        let alive: Vec<u128> = self.alive().collect();
         pick(&alive, choice).copied()
     }
 
@@ -522,12 +495,9 @@ impl World {
         let Some(uid) = self.pick_alive(choice) else { return };
         let pod = self.pods.remove(&uid).unwrap();
         self.logs[0].push(Event::PodGone(uid));
-        let time = if pod.shown {
-            Duration::ZERO
-        } else {
-            SETTLE_TIMEOUT - Duration::from_millis(1)
-        };
-        self.lingering.push((self.now + time, uid, pod));
+        let unseen = SETTLE_TIMEOUT - Duration::from_millis(1);
+        let until = self.now + if pod.shown { Duration::ZERO } else { unseen };
+        self.lingering.push((until, uid, pod));
         self.pass(Duration::ZERO);
     }
 

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::simulated_cluster::random::Random;
 
 fn all_held(writer: &Reservations<Lowest>) -> Vec<Vec<(u128, String)>> {
     NODES.iter().map(|on| held(writer, on)).collect()
@@ -28,21 +29,14 @@ fn run(acts: &[(u8, usize)], troubles: [bool; 3]) -> World {
 
     assert_eq!(world.writer.counts(world.now).binding, 0, "every bind is decided");
     let fresh = world.fresh();
-    assert_eq!(
-        known_by_all(&world, &world.writer),
-        known_by_all(&world, &fresh),
-        "a restart knows the same"
-    );
+    assert_eq!(known_by_all(&world, &world.writer), known_by_all(&world, &fresh));
     for on in NODES {
-        let bound = world
-            .pods
-            .iter()
-            .filter(|(_, pod)| !pod.failed && pod.node.as_deref() == Some(on));
         let shown = &world.objects[on].1.pods;
-        let unseen: Vec<u128> = bound
-            .filter(|(uid, pod)| !shown.contains(&super::uid(pod.mirror_of.unwrap_or(**uid))))
-            .map(|(uid, _)| *uid)
-            .collect();
+        let is_unseen = |uid: &u128| {
+            let pod = &world.pods[uid];
+            pod.node.as_deref() == Some(on) && !shown.contains(&super::uid(pod.mirror_of.unwrap_or(*uid)))
+        };
+        let unseen: Vec<u128> = world.alive().filter(is_unseen).collect();
         let holds: Vec<u128> = held(&world.writer, on).into_iter().map(|(uid, _)| uid).collect();
         assert_eq!(holds, unseen, "{on}: who holds, and who is bound and unseen");
     }
@@ -74,13 +68,8 @@ proptest! {
 /// The worlds are not idle.
 #[test]
 fn binds_happen() {
-    let mut state = 7u64;
-    let mut next = move || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize
-    };
+    let mut random = Random::new(2);
+    let mut next = || (random.next() >> 33) as usize;
     let acts: Vec<(u8, usize)> = (0..8000).map(|_| (next() as u8, next())).collect();
     let binds = run(&acts, [false; 3]).binds;
     assert!(binds > 40, "{binds} binds");
