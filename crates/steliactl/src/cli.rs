@@ -149,9 +149,9 @@ pub(crate) enum Command {
     Map {
         #[command(flatten)]
         selection: Selection,
-        /// Write an SVG picture to FILE instead. Without FILE, or if FILE is -, writes to standard output
-        #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", conflicts_with = "json")]
-        svg: Option<PathBuf>,
+        /// Print a picture (SVG) instead
+        #[arg(long, conflicts_with_all = ["json", "output"])]
+        svg: bool,
     },
     /// Print changes as they happen
     ///

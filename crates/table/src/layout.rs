@@ -123,6 +123,8 @@ pub(crate) struct Layout {
     pub yields: u8,
     pub fit: Fit,
     pub whole: bool,
+    /// The width to which it is cut while another column can become narrower, unless 0.
+    pub least: usize,
     /// What stands for an empty value.
     pub empty: &'static str,
 }
@@ -144,6 +146,7 @@ pub const fn column<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<
             yields: 0,
             fit: Fit::Cut,
             whole: false,
+            least: 0,
             empty: "-",
         },
         cell,
@@ -190,6 +193,12 @@ impl<T> Column<T> {
     /// No value of the column is cut, and no word of a sentence is broken, while another column can become narrower.
     pub const fn whole(mut self) -> Self {
         self.layout.whole = true;
+        self
+    }
+
+    /// It is not cut below this width while another column can become narrower.
+    pub const fn at_least(mut self, width: usize) -> Self {
+        self.layout.least = width;
         self
     }
 

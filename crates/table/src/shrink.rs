@@ -49,6 +49,7 @@ impl Shown {
     fn least(&self) -> usize {
         match self.layout.fit {
             _ if self.layout.whole => self.least_whole,
+            _ if self.layout.least > 0 => self.layout.least,
             Fit::Cut => MIN_COLUMN_WIDTH,
             Fit::Shorten | Fit::Wrap => MIN_TEXT_WIDTH,
         }

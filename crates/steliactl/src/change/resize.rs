@@ -43,18 +43,19 @@ impl Render for Resized {
 
     fn text(&self, style: TextStyle) -> String {
         let pod = self.pod.to_string();
-        match self.fix.split_once('\n') {
-            None => paragraph(&printable(&format!("{pod}: {}", self.text)), style),
-            Some((edit, run)) => {
-                let label = match self.outcome {
-                    REFUSED => ("FAIL", Meaning::Broken),
-                    _ => ("NOTE", Meaning::Plain),
-                };
-                let effect = "kubectl replace --force deletes the pod: the VM restarts";
-                stacked(label, &pod, &self.text, effect, &format!("1. {edit}"), style)
-                    + &hanging("", 14, Meaning::Plain, &format!("2. {run}"), style)
-            }
+        if self.fix.is_empty() {
+            return paragraph(&printable(&format!("{pod}: {}", self.text)), style);
         }
+        let label = match self.outcome {
+            REFUSED => ("FAIL", Meaning::Broken),
+            _ => ("NOTE", Meaning::Plain),
+        };
+        let effect = "kubectl replace --force deletes the pod: the VM restarts";
+        let steps = (1..)
+            .zip(self.fix.lines())
+            .map(|(at, step)| (if at == 1 { "      fix" } else { "" }, at, step));
+        let steps = steps.map(|(name, at, step)| hanging(name, 14, Meaning::Plain, &format!("{at}. {step}"), style));
+        stacked(label, &pod, &self.text, effect, "", style) + &steps.collect::<String>()
     }
 
     fn failure(&self) -> Option<String> {
@@ -111,14 +112,19 @@ fn by_kubelet(pod: Pod, instance: &Instance, cpus: u32, dry_run: bool, is_node_d
         text: format!(
             "kubelet assigned CPUs {from}, and a pod keeps its CPUs until it is deleted{}",
             if is_node_damaged {
-                "; the node isolates no new VM now, so mend it first: steliactl why node"
+                "; the node isolates no new VM now"
             } else {
                 ""
             }
         ),
         fix: format!(
-            "set cpu: \"{cpus}\" in requests and limits of container {container} in MANIFEST\n\
-             kubectl replace --force -f MANIFEST"
+            "{}set cpu: \"{cpus}\" in requests and limits of container {container} in MANIFEST\n\
+             kubectl replace --force -f MANIFEST",
+            if is_node_damaged {
+                "mend the node: steliactl why node\n"
+            } else {
+                ""
+            }
         ),
         to: from.clone(),
         from,

@@ -7,7 +7,8 @@ use zbus::message::Message;
 
 use crate::shared::daemon::signals::{self, End, Received, Signals};
 use crate::shared::daemon::{
-    Client, Condition, Description, Failure, Pod, Pods, Selection, fact, is_in_trouble, reason_of, reasons,
+    Client, Condition, Description, Failure, Pod, Pods, Selection, fact, former_in_words, is_in_trouble, reason_of,
+    reasons,
 };
 use crate::shared::output::{self, Form, text_of};
 
@@ -134,22 +135,27 @@ impl Event {
     }
 }
 
-/// What is wrong already: the node's problems, unless only VMs are watched, and VMs in trouble.
-fn present(described: &Description, has_node: bool) -> impl Iterator<Item = Event> {
-    let problems = described
-        .problems
-        .iter()
-        .filter(move |_| has_node)
-        .map(Event::of_problem);
-    let vms = described.node.instances.iter().filter(|(_, vm)| is_in_trouble(vm));
-    let vms = vms.map(|(uid, vm)| {
+/// What is wrong already: the node's problems, unless only VMs are watched, VMs in trouble, and VMs that were released.
+fn present(described: &Description, selection: &Selection) -> impl Iterator<Item = Event> {
+    let of_vm = |uid: &str, what: String| Event {
+        pod: Some(uid.to_owned()),
+        ..Event::of_node(what, Value::Null)
+    };
+    let problems = described.problems.iter().filter(|_| selection.is_all());
+    let vms = described.node.instances.values().filter(|vm| is_in_trouble(vm));
+    let vms = vms.map(move |vm| {
         let reasons: Vec<&str> = reasons(vm).map(|reason| reason.text.as_str()).collect();
-        Event {
-            pod: Some(uid.to_string()),
-            ..Event::of_node(format!("{}: {}", Condition::of(vm), reasons.join("; ")), Value::Null)
-        }
+        of_vm(
+            vm.pod.as_str(),
+            format!("{}: {}", Condition::of(vm), reasons.join("; ")),
+        )
     });
-    problems.chain(vms)
+    let former = selection.former(described).into_iter().map(move |(pod, ended_us)| {
+        let words = former_in_words(described, &pod, ended_us);
+        let (_, what) = words.split_once(": ").unwrap_or_default();
+        of_vm(&pod.pod_uid, what.to_owned())
+    });
+    problems.map(Event::of_problem).chain(vms).chain(former)
 }
 
 /// Whether an event is of a selected VM. With states only its changes to them are; that the daemon appears or vanishes always is.
@@ -188,17 +194,19 @@ pub(crate) async fn run(client: &Client, selection: &Selection, form: Form) -> R
                 described = client.describe().await.unwrap_or_default();
                 pods.add(Pods::of(&described));
             }
+            let former = selection.former(&described);
             let fits = || selection.is_all() || pods.iter().any(|pod| selection.has(pod, &pods));
-            if appeared && !fits() {
+            if appeared && former.is_empty() && !fits() {
                 output::note("no VM on this node fits yet: waiting for one");
             }
+            pods.add(former.into_iter().map(|(pod, _)| pod).collect());
             let mut events: Vec<Event> = Some(event)
                 .into_iter()
                 .filter(|one| selects(selection, one, &pods))
                 .collect();
             if appeared && !form.is_data() {
                 selection.retain(&mut described);
-                events.extend(present(&described, selection.is_all()));
+                events.extend(present(&described, selection));
                 events.push(Event::of_node("watching for changes", Value::Null));
             }
             for event in events {
@@ -304,7 +312,8 @@ mod tests {
         let mut described = crate::shared::daemon::node::testing::node();
         described.problems = vec![Reason::of_node(ReasonCode::NotWatched, "no watch is left")];
         let pods = Pods::of(&described);
-        let lines = present(&described, true).map(|event| event.written(TIME, Form::Text, &pods).unwrap().unwrap());
+        let all = Selection::default();
+        let lines = present(&described, &all).map(|event| event.written(TIME, Form::Text, &pods).unwrap().unwrap());
         insta::assert_snapshot!(lines.collect::<String>());
     }
 
@@ -330,12 +339,7 @@ mod tests {
 
     #[test]
     fn only_events_of_selected_vms_are_printed() {
-        use clap::Parser;
-        let selection =
-            |line: &[&str]| match crate::cli::Cli::parse_from([&["steliactl", "monitor"], line].concat()).command {
-                Some(crate::cli::Command::Monitor(selection)) => selection,
-                other => panic!("{other:?}"),
-            };
+        use crate::tests::fixtures::selection;
         let pods: Pods = [Pod::unnamed("aaa"), Pod::unnamed("bbb")].into_iter().collect();
         let event = changed(OBJECT, &[("State", Variant::from("waiting"))]).unwrap();
         let selected = |line: &[&str], event: &Event| selects(&selection(line), event, &pods);

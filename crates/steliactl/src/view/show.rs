@@ -7,13 +7,12 @@ use stelia_kernel::locality::size;
 use stelia_model::{Instance, PinnedThread};
 use stelia_settings::Isolation;
 
-use super::list::selected;
-use crate::shared::daemon::{Client, Condition, Failure, Pod, Selection, age, reasons};
+use crate::shared::daemon::{Condition, Failure, Pod, Selected, age, reasons};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
 use crate::shared::kernel::threads::{self, Process};
 use crate::shared::output::{
-    Column, Fact, Meaning, Render, TextStyle, column, counted, cut, facts, now, printable, table,
+    Column, Fact, Meaning, Render, TextStyle, column, counted, cut, facts, now, paragraph, printable, table,
 };
 
 /// The columns of the first line of a VM, with its state at the right.
@@ -58,9 +57,9 @@ struct VmDetails {
 }
 
 /// The selected VMs; as JSON one that is named is an object, and what a pattern selects is a list.
-pub(crate) struct Shown {
+pub(crate) struct Shown<'a> {
     vms: Vec<VmDetails>,
-    is_one: bool,
+    selected: &'a Selected,
     threads: bool,
     full: bool,
 }
@@ -68,51 +67,51 @@ pub(crate) struct Shown {
 /// The selected VMs, with their threads if these are asked for; with `full` nothing of them is shortened or left out.
 ///
 /// # Errors
-/// A pattern fits none, the daemon does not answer, or the processes may not be read.
-pub(crate) async fn gather(
-    client: &Client,
+/// The processes may not be read.
+pub(crate) fn gather<'a>(
+    selected: &'a Selected,
     roots: &Roots,
-    selection: &Selection,
     threads: bool,
     full: bool,
-) -> Result<Shown, Failure> {
-    let (described, uids) = client.select(selection).await?;
-    let vms = selected(&described, uids.as_ref()).map(|instance| {
+) -> Result<Shown<'a>, Failure> {
+    let vms = selected.vms.iter().map(|instance| {
         let processes = threads::processes(roots, instance)?;
-        let locality = VmLocality::of(&described, instance.pod.as_str(), roots, &processes);
         Ok(VmDetails {
             instance: Arc::clone(instance),
-            locality,
+            locality: VmLocality::of(&selected.described, instance.pod.as_str(), roots, &processes),
             processes,
         })
     });
     Ok(Shown {
         vms: vms.collect::<Result<_, Failure>>()?,
-        is_one: selection.is_name(),
+        selected,
         threads,
         full,
     })
 }
 
-impl Serialize for Shown {
+impl Serialize for Shown<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.vms.as_slice() {
-            [one] if self.is_one => one.serialize(serializer),
+            [one] if self.selected.is_name() => one.serialize(serializer),
             all => all.serialize(serializer),
         }
     }
 }
 
-impl Render for Shown {
+impl Render for Shown<'_> {
     fn names(&self) -> Vec<String> {
         self.vms.iter().map(|vm| vm.pod().to_string()).collect()
     }
 
     fn text(&self, style: TextStyle) -> String {
-        if self.vms.is_empty() {
+        let vms = self.vms.iter().map(|vm| vm.text(self, style));
+        let former = self.selected.former_in_words().into_iter();
+        let former = former.map(|words| paragraph(&printable(&words), style));
+        let texts: Vec<String> = vms.chain(former).collect();
+        if texts.is_empty() {
             return "No VM matches.\n".to_owned();
         }
-        let texts: Vec<String> = self.vms.iter().map(|vm| vm.text(self, style)).collect();
         texts.join("\n")
     }
 }
@@ -122,7 +121,7 @@ impl VmDetails {
         Pod::of(&self.instance.pod, &self.instance)
     }
 
-    fn text(&self, shown: &Shown, style: TextStyle) -> String {
+    fn text(&self, shown: &Shown<'_>, style: TextStyle) -> String {
         let instance = &self.instance;
         let (name, condition) = (printable(&self.pod().to_string()), Condition::of(instance));
         let state = match condition {
@@ -148,7 +147,7 @@ impl VmDetails {
         text
     }
 
-    fn lines(&self, shown: &Shown, style: TextStyle) -> Vec<Fact> {
+    fn lines(&self, shown: &Shown<'_>, style: TextStyle) -> Vec<Fact> {
         let instance = &self.instance;
         let mut lines = Vec::new();
         // Nothing where the text is empty.
@@ -303,17 +302,10 @@ mod tests {
         instance.partition = "isolated".to_owned();
         instance.scope = CgroupPath::slice().child("a.scope");
         change(instance);
-        let vm = VmDetails {
-            instance: Arc::new(instance.clone()),
-            locality: None,
-            processes: Vec::new(),
-        };
-        let shown = Shown {
-            vms: vec![vm],
-            is_one: true,
-            threads: false,
-            full,
-        };
+        let mut selected = Selected::all(described);
+        selected.vms.retain(|vm| vm.pod.as_str() == PODS[0]);
+        let roots = Roots::below("/nonexistent".as_ref());
+        let shown = gather(&selected, &roots, false, full).unwrap();
         shown.text(columns(80))
     }
 

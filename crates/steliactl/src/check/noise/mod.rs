@@ -16,7 +16,7 @@ use stelia_api::quiet::{Problem, Quiet, RemainingCause};
 use stelia_cpus::CpuSet;
 
 use super::{first_few, group_by_key};
-use crate::shared::daemon::{Client, Description, Failure, Pod, Selection, is_reported, whose};
+use crate::shared::daemon::{Description, Pod, Selected, is_reported, whose};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{Fired, interrupts, measured};
 use crate::shared::output::{
@@ -84,13 +84,9 @@ struct Source {
 }
 
 /// What disturbs the selected VMs.
-///
-/// # Errors
-/// A pattern fits none, or the daemon does not answer.
-pub(crate) async fn gather(client: &Client, roots: &Roots, selection: &Selection) -> Result<Noise, Failure> {
-    let (described, selected) = client.select(selection).await?;
+pub(crate) async fn gather(roots: &Roots, selected: &Selected) -> Noise {
     let fired = measured(&roots.proc, MEASURE_INTERVAL).await;
-    Ok(noise(&described, selected.as_ref(), fired.as_deref()))
+    noise(&selected.described, selected.uids().as_ref(), fired.as_deref())
 }
 
 fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Option<&[Fired]>) -> Noise {

@@ -18,7 +18,7 @@ use stelia_kubelet::home::Search;
 use tokio::time::{Instant, sleep};
 
 use crate::check::{doctor, ledger, noise, verify};
-use crate::shared::daemon::{Client, Description, FORMER, Failure, Selection};
+use crate::shared::daemon::{Client, Description, FORMER, Failure, Selected};
 use crate::shared::kernel::rates::{Model, rates};
 use crate::shared::kernel::sample::Sample;
 use crate::shared::kernel::{Roots, host_name};
@@ -103,18 +103,17 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
     report.add("doctor", "Readiness of the node", Ok(doctor));
     match &described {
         Ok((client, description)) => {
-            let all = Selection::default();
+            let all = Selected::all(description.clone());
             report.add("status", "Node", Ok(Status::of(description, String::new())));
             let verified = verify::gather(client, roots, &all, Default::default()).await;
             report.add("verify", "Verification", verified);
-            report.add("list", "VMs", Ok(Vms::of(description, None, false)));
-            let noise = noise::gather(client, roots, &all).await;
-            report.add("noise", "Interrupts and kernel threads", noise);
+            report.add("list", "VMs", Ok(Vms::of(&all, false)));
+            let noise = noise::gather(roots, &all).await;
+            report.add("noise", "Interrupts and kernel threads", Ok(noise));
             report.add("top", "Load", Ok(measured(description, roots, time).await));
-            report.add("map", "CPUs", Ok(map::gather(description, roots, None)));
+            report.add("map", "CPUs", Ok(map::gather(&all, roots)));
             if !description.node.instances.is_empty() {
-                let shown = show::gather(client, roots, &all, false, false).await;
-                report.add("show", "VMs in detail", shown);
+                report.add("show", "VMs in detail", show::gather(&all, roots, false, false));
             }
         }
         Err(failure) => {

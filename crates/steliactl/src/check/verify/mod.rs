@@ -23,7 +23,7 @@ pub(crate) use text::subject;
 
 use crate::change::reconcile::reasons;
 use crate::check::ledger;
-use crate::shared::daemon::{Client, Description, FORMER, Failure, Pod, Pods, Selection, lines_by_pod, restart};
+use crate::shared::daemon::{Client, Description, FORMER, Failure, Pod, Pods, Selected, lines_by_pod, restart};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{self, natural};
 
@@ -169,17 +169,17 @@ pub(crate) struct Verified {
 /// The findings of all VMs, or those of the selected ones and of the node.
 ///
 /// # Errors
-/// A pattern fits no VM, or the daemon does not answer.
+/// The daemon does not answer.
 pub(crate) async fn gather(
     client: &Client,
     roots: &Roots,
-    selection: &Selection,
+    selected: &Selected,
     demands: Demands,
 ) -> Result<Verified, Failure> {
-    let (mut described, selected) = client.select(selection).await?;
-    let former = selection.former(&described);
-    let former_fix = restart(&described);
-    let selected = selected.as_ref();
+    let mut described = selected.described.clone();
+    let (former, former_fix) = (selected.former.iter().cloned(), restart(&described));
+    let uids = selected.uids();
+    let selected = uids.as_ref();
     let (mut reading, mut before) = (0, BTreeSet::new());
     let mut all = loop {
         let of_selected = |uid: &PodUid| selected.is_none_or(|selected| selected.contains(uid.as_str()));
@@ -213,7 +213,7 @@ pub(crate) async fn gather(
     };
     let unread = unread.map(|why| format!("interrupts (steliactl noise), the last 24 hours ({why})"));
     all.not_checked = unread.unwrap_or_default();
-    all.findings.extend(former.into_iter().map(|(pod, _)| Finding {
+    all.findings.extend(former.map(|(pod, _)| Finding {
         pod,
         fails: false,
         ..Finding::new("", Kind::State, "former", FORMER, former_fix)

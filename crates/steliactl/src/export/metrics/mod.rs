@@ -11,6 +11,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use stelia_table::PrintError;
+
 use crate::shared::daemon::{Client, Failure};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::sample::Sample;
@@ -30,7 +32,7 @@ pub(crate) async fn run(client: &Client, roots: &Roots, textfile: Option<&Path>)
     let Some(path) = textfile else {
         return match failure {
             None => Ok(printed),
-            Some(reason) => Err(Failure::Partial { printed, reason }),
+            Some(reason) => Err(PrintError { printed, reason }.into()),
         };
     };
     let reason = failure.map(|failure| format!("# {}\n", output::printable(&failure)));

@@ -1,6 +1,5 @@
 //! The calls to the daemon.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -18,7 +17,7 @@ use super::failure::{Failure, is_silent};
 use super::names;
 use super::node::Description;
 use super::pod::{Pod, Pods};
-use super::selection::Selection;
+use super::selection::{Selected, Selection};
 use crate::shared::output::{json_of, note};
 
 /// Timeout of a call to the daemon.
@@ -108,8 +107,10 @@ impl Client {
     /// No VM has this name, or several have it.
     pub(crate) async fn find(&self, vm: &str) -> Result<Found, Failure> {
         let described = self.describe().await?;
-        let pod = names::one(&Pods::of(&described), vm);
-        let pod = pod.map_err(|failure| names::or_former(failure, vm, &described))?;
+        let pod = names::one(&Pods::of(&described), vm).map_err(|failure| match failure {
+            Failure::NoSuchInstance(_) => Failure::NoSuchInstance(names::none_on(&described, vm)),
+            failure => failure,
+        })?;
         let found = described.node.instances.get_key_value(pod.pod_uid.as_str());
         let (uid, instance) = found.ok_or_else(|| names::no_instance(vm))?;
         Ok(Found {
@@ -127,21 +128,16 @@ impl Client {
         parse("Describe", &answer.unwrap_or_default())
     }
 
-    /// The node, and the UIDs of the selected VMs; `None`: of all.
+    /// What the selection means now.
     ///
     /// # Errors
-    /// A pattern fits none, or the daemon does not answer.
-    pub(crate) async fn select(
-        &self,
-        selection: &Selection,
-    ) -> Result<(Description, Option<BTreeSet<String>>), Failure> {
-        let described = self.describe().await?;
-        let selected = selection.among(&described)?;
-        let namespace = selection.empty_namespace(&Pods::of(&described));
-        if let Some(namespace) = namespace.filter(|_| selection.former(&described).is_empty()) {
+    /// No VM has any of its names and patterns, or the daemon does not answer.
+    pub(crate) async fn select(&self, selection: &Selection) -> Result<Selected, Failure> {
+        let selected = Selected::of(selection, self.describe().await?)?;
+        if let Some(namespace) = selected.empty_namespace() {
             note(&format!("no VM in namespace {namespace}"));
         }
-        Ok((described, selected))
+        Ok(selected)
     }
 
     /// The VMs and containers that the rules of this configuration match and that are not managed.

@@ -8,11 +8,11 @@ use stelia_cpus::text::near;
 use stelia_model::FormerVm;
 
 use super::client::{Client, connect};
-use super::condition::{Condition, age};
+use super::condition::Condition;
 use super::failure::Failure;
-use super::node::{Description, FORMER, restart};
+use super::node::{Description, former_in_words};
 use super::pod::{Pod, Pods};
-use crate::shared::output::{cut, now, some_of};
+use crate::shared::output::{cut, some_of};
 
 /// The number of names that a message offers, and the columns of what was asked for that it repeats.
 const MAX_OFFERED: usize = 3;
@@ -57,21 +57,19 @@ pub(crate) fn none_among<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod
     Failure::NoSuchInstance(format!("no VM on this node {what} {asked}{meant}"))
 }
 
-/// Or, where this was the name of a VM that is none any more, that it was.
-pub(super) fn or_former(failure: Failure, asked: &str, description: &Description) -> Failure {
+/// What is known of a name or a pattern of no VM of the node: that it is of one that was released, or what may be meant.
+pub(super) fn none_on(description: &Description, asked: &str) -> String {
     let pod = |one: &FormerVm| Pod::new(&one.pod, one.pod_name.as_ref());
     let all: Pods = description.node.former.iter().map(pod).collect();
-    let mut formers = description.node.former.iter();
-    let found = formers.find(|one| pod(one).is_called(asked, &all));
-    match (failure, found) {
-        (Failure::NoSuchInstance(_), Some(one)) => Failure::NoSuchInstance(format!(
-            "{} ({ago} ago): {FORMER}; {fix}",
-            pod(one),
-            ago = age(one.ended_us, now()),
-            fix = restart(description)
-        )),
-        (failure, _) => failure,
-    }
+    let former = description
+        .node
+        .former
+        .iter()
+        .find(|one| pod(one).is_called(asked, &all));
+    former.map_or_else(
+        || none_among(asked, Pods::of(description).iter()).to_string(),
+        |one| former_in_words(description, &pod(one), one.ended_us),
+    )
 }
 
 /// "; did you mean a/web, a/web-2, …?" with the pods whose names contain, or whose UIDs begin with, what none of these pods is called, or

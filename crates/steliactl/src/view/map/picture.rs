@@ -1,41 +1,35 @@
-//! The map as SVG: boxes in boxes, with every text measured. Sockets, NUMA nodes, L3 caches, cores and CPUs, the devices beside their NUMA
-//! node, a legend and a list of pods. Lengths are pixels; a place is within the box around it.
-
-use std::collections::BTreeSet;
+//! The map as SVG: of each NUMA node a box with its L3 caches, their cores and CPUs; below them a legend and a list of pods. Everything of one
+//! kind has one size, and lengths are pixels.
 
 use askama::Template;
-use stelia_kernel::locality::size;
 
-use super::{Core, Cpu, Map, Pod, PodDevice, signs};
-use crate::shared::output::{Column, column, columns, cut, printable, table};
+use super::text::{PODS, devices, heading};
+use super::{Core, Cpu, Map, signs};
+use crate::shared::output::{TextStyle, columns, cut, printable, table};
+
+/// Across and down.
+type Pair = [usize; 2];
 
 /// A picture in a file. Whatever the browser's colours are, it chooses its own: `templates/map.css`.
 #[derive(Template)]
 #[template(path = "map.svg")]
-struct File {
+struct Picture {
     width: usize,
     height: usize,
     host: String,
     extent: String,
-    parts: Vec<Shape>,
+    shapes: Vec<Shape>,
 }
 
-/// A box with a text, and with what is in it.
-#[derive(Debug, Default, Template)]
-#[template(path = "shape.svg")]
+/// A box with a text.
 struct Shape {
-    x: usize,
-    y: usize,
-    width: usize,
-    height: usize,
+    place: Pair,
+    size: Pair,
     /// Classes of the style sheet; without any the box itself is not drawn.
     class: String,
     /// The whole text that pointing at it shows; empty: none.
     title: String,
     text: String,
-    /// Where the text begins; its middle in the box of a CPU.
-    text_x: usize,
-    inside: Vec<Shape>,
 }
 
 /// The letters' size, as in the template.
@@ -50,176 +44,81 @@ const CELL_HEIGHT: usize = 18;
 const SAMPLE_WIDTH: usize = 36;
 /// The height of a line with a name in it.
 const LINE: usize = 20;
-/// The smallest width of a picture: the names of pods need room.
-const MIN_PICTURE_WIDTH: usize = 760;
-/// The most columns of a device's name, and of a pod's.
-const DEVICE_COLUMNS: usize = 26;
-const NAME_COLUMNS: usize = 44;
+/// The smallest width of what is drawn, because the names of pods need room, and the greatest if not one core alone is wider.
+const WIDTHS: Pair = [760, 1600];
 
 /// How wide a text is at most: monospaced fonts have letters of 0.55 to 0.61 of their size.
 fn text_width(text: &str) -> usize {
     (columns(text) * TEXT_SIZE * 5).div_ceil(8)
 }
 
+/// How many of this size fit beside each other.
+fn fitting(width: usize, size: Pair) -> usize {
+    (width / (size[0] + GAP)).max(1)
+}
+
+/// The size of a box with a name, and in it so many of one size.
+fn around(size: Pair, across: usize, count: usize) -> Pair {
+    let down = count.div_ceil(across.max(1));
+    [
+        across * (size[0] + GAP) - GAP + 2 * PAD,
+        LINE + down * (size[1] + GAP) - GAP + PAD,
+    ]
+}
+
 impl Shape {
-    fn new(class: &str, width: usize, height: usize, text: String, text_x: usize) -> Self {
-        Self {
+    /// Where the text begins; its middle in the box of a CPU.
+    fn text_x(&self) -> usize {
+        self.place[0]
+            + if self.class.starts_with("cpu ") {
+                self.size[0] / 2
+            } else {
+                PAD
+            }
+    }
+}
+
+impl Picture {
+    fn add(&mut self, class: &str, place: Pair, size: Pair, text: String) -> &mut Shape {
+        self.shapes.push(Shape {
+            place,
+            size,
             class: class.to_owned(),
-            width,
-            height,
+            title: String::new(),
             text,
-            text_x,
-            ..Self::default()
+        });
+        let last = self.shapes.len() - 1;
+        &mut self.shapes[last]
+    }
+
+    /// Draws each at its place: so many beside each other.
+    fn grid<T>(&mut self, [x, y]: Pair, size: Pair, across: usize, all: &[T], draw: impl Fn(&mut Self, Pair, &T)) {
+        for (at, one) in all.iter().enumerate() {
+            let place = [x + at % across * (size[0] + GAP), y + at / across * (size[1] + GAP)];
+            draw(self, place, one);
         }
     }
 
-    /// A small box round one text.
-    fn cell(class: &str, width: usize, text: String) -> Self {
-        Self::new(class, width, CELL_HEIGHT, text, width / 2)
+    /// Samples of CPUs' signs with a text beside each, below what there is, in as many columns as fit.
+    fn samples(&mut self, all: &[(String, &str, String, &str)]) {
+        let widest = all.iter().map(|(_, _, text, _)| text_width(text)).max().unwrap_or(0);
+        let size = [SAMPLE_WIDTH + 3 * GAP + widest, CELL_HEIGHT];
+        let across = fitting(self.width - 2 * MARGIN, size);
+        let place = [MARGIN, self.height];
+        self.grid(
+            place,
+            size,
+            across,
+            all,
+            |picture, [x, y], (class, mark, text, title)| {
+                let sample = [SAMPLE_WIDTH, CELL_HEIGHT];
+                picture.add(&format!("cpu {class}"), [x, y], sample, (*mark).to_owned());
+                let beside = [x + SAMPLE_WIDTH, y];
+                picture.add("", beside, [widest, CELL_HEIGHT], text.clone()).title = (*title).to_owned();
+            },
+        );
+        self.height += all.len().div_ceil(across) * (CELL_HEIGHT + GAP) + GAP;
     }
-
-    /// A box round others, with its name above them.
-    fn around(class: &str, name: String, mut inside: Vec<Shape>) -> Self {
-        for one in &mut inside {
-            (one.x, one.y) = (one.x + PAD, one.y + LINE);
-        }
-        let (right, bottom) = extent(&inside);
-        let width = right.max(PAD + text_width(&name)) + PAD;
-        let shape = Self::new(class, width, bottom.max(LINE) + PAD, name, PAD);
-        Self { inside, ..shape }
-    }
-
-    /// A sample of a CPU's sign with a text beside it.
-    fn line(class: &str, mark: &str, text: String) -> Self {
-        let inside = vec![Self::cell(&format!("cpu {class}"), SAMPLE_WIDTH, mark.to_owned())];
-        let text_x = SAMPLE_WIDTH + GAP;
-        let shape = Self::new("", text_x + text_width(&text) + 2 * GAP, CELL_HEIGHT, text, text_x);
-        Self { inside, ..shape }
-    }
-
-    /// Lines in as many columns as fit.
-    fn lines(mut inside: Vec<Shape>, width: usize) -> Self {
-        let widest = inside.iter().map(|line| line.width).max().unwrap_or(1);
-        inside.iter_mut().for_each(|line| line.width = widest);
-        grid(&mut inside, width / (widest + GAP));
-        let (width, height) = extent(&inside);
-        let shape = Self::new("", width, height, String::new(), 0);
-        Self { inside, ..shape }
-    }
-}
-
-fn extent(shapes: &[Shape]) -> (usize, usize) {
-    let right = shapes.iter().map(|shape| shape.x + shape.width);
-    let bottom = shapes.iter().map(|shape| shape.y + shape.height);
-    (right.max().unwrap_or(0), bottom.max().unwrap_or(0))
-}
-
-/// Arranges shapes in this many columns, row by row.
-fn grid(shapes: &mut [Shape], across: usize) {
-    let mut y = 0;
-    for row in shapes.chunks_mut(across.max(1)) {
-        let mut x = 0;
-        for shape in &mut *row {
-            (shape.x, shape.y) = (x, y);
-            x += shape.width + GAP;
-        }
-        y += row.iter().map(|shape| shape.height).max().unwrap_or(0) + GAP;
-    }
-}
-
-/// Puts shapes of like sizes into as many columns as bring the whole nearest to a screen's 16:10.
-fn balance(shapes: &mut [Shape]) {
-    let wide = shapes.iter().map(|shape| shape.width + GAP).max().unwrap_or(1);
-    let high = shapes.iter().map(|shape| shape.height + GAP).max().unwrap_or(1);
-    // As many columns make it too wide by the factor by which one less makes it too high.
-    let squared = shapes.len() * high * 16 / (wide * 10);
-    let across = (4 * squared + 1).isqrt().div_ceil(2);
-    let down = shapes.len().div_ceil(across).max(1);
-    grid(shapes, shapes.len().div_ceil(down));
-}
-
-/// The picture: a heading, the machine, what each sign means, and the pods.
-///
-/// # Errors
-/// It cannot be written.
-pub(super) fn svg(map: &Map) -> Result<String, askama::Error> {
-    let machine = machine(map);
-    let width = machine.width.max(MIN_PICTURE_WIDTH);
-    let legend = map.signs(&map.pods).into_iter();
-    let legend = legend.map(|sign| Shape::line(sign.class, sign.text, sign.meaning.to_owned()));
-    let mut parts = vec![
-        machine,
-        Shape::lines(legend.collect(), width),
-        Shape::lines(list(map), width),
-    ];
-    let mut y = HEADING;
-    for part in &mut parts {
-        (part.x, part.y) = (MARGIN, y);
-        y += part.height + 2 * GAP;
-    }
-    let file = File {
-        width: width + 2 * MARGIN,
-        height: y,
-        host: cut(&printable(&map.host), width * 8 / (HOST_SIZE * 5)),
-        extent: map.extent(),
-        parts,
-    };
-    file.render()
-}
-
-fn machine(map: &Map) -> Shape {
-    let cpus = map.cores.iter().flat_map(|core| &core.cpus);
-    let widest = cpus.map(|cpu| text_width(&cpu_text(cpu))).max().unwrap_or(0) + PAD;
-    let mut seen = BTreeSet::new();
-    let sockets = map.cores.chunk_by(|a, b| a.socket == b.socket).map(|cores| {
-        let nodes = cores.chunk_by(|a, b| a.node == b.node);
-        let mut nodes: Vec<Shape> = nodes.map(|cores| node(map, cores, widest, &mut seen)).collect();
-        balance(&mut nodes);
-        let socket = cores.first().map_or(0, |core| core.socket);
-        Shape::around("socket", format!("Socket {socket}"), nodes)
-    });
-    let mut inside: Vec<Shape> = sockets.collect();
-    balance(&mut inside);
-    // Devices on NUMA nodes without CPUs.
-    add_devices(&mut inside, map, |node| !map.memory_bytes.contains_key(&node));
-    let memory: Option<u64> = map.memory_bytes.values().copied().sum();
-    let memory = memory.filter(|memory| *memory > 0);
-    Shape::around("machine", with_memory("Machine".to_owned(), memory), inside)
-}
-
-/// The cores of a NUMA node in one socket. Its devices are beside the first of these.
-fn node(map: &Map, cores: &[Core], cell_width: usize, seen: &mut BTreeSet<u32>) -> Shape {
-    let node = cores.first().map_or(0, |core| core.node);
-    let mut inside = Vec::new();
-    for cores in cores.chunk_by(|a, b| a.l3 == b.l3) {
-        let mut boxes: Vec<Shape> = cores.iter().map(|one| core(one, cell_width)).collect();
-        balance(&mut boxes);
-        match cores.first().and_then(|core| core.l3.as_ref()) {
-            Some(cache) => inside.push(Shape::around("cache", cache.title(), boxes)),
-            None => inside.append(&mut boxes),
-        }
-    }
-    balance(&mut inside);
-    if seen.insert(node) {
-        add_devices(&mut inside, map, |other| other == node);
-    }
-    let memory = map.memory_bytes.get(&node).copied().flatten();
-    Shape::around("node", with_memory(format!("NUMA {node}"), memory), inside)
-}
-
-fn with_memory(name: String, bytes: Option<u64>) -> String {
-    bytes.map(|bytes| format!("{name} {}", size(bytes))).unwrap_or(name)
-}
-
-fn core(core: &Core, cell_width: usize) -> Shape {
-    let cpu = |one: &Cpu| Shape {
-        title: format!("CPU {}: {}", one.cpu, one.mark.owner),
-        ..Shape::cell(&format!("cpu {}", one.mark.class), cell_width, cpu_text(one))
-    };
-    let mut cpus: Vec<Shape> = core.cpus.iter().map(cpu).collect();
-    // Siblings are beside each other, up to four.
-    grid(&mut cpus, 4);
-    Shape::around("core", format!("Core {}", core.core), cpus)
 }
 
 /// What is written into a CPU's box. Shared CPUs are known by their colour.
@@ -231,49 +130,82 @@ fn cpu_text(cpu: &Cpu) -> String {
     }
 }
 
-/// Adds the devices on these NUMA nodes, in columns to the right of what is there and about as high.
-fn add_devices(inside: &mut Vec<Shape>, map: &Map, is_on: impl Fn(u32) -> bool) {
-    let mut shapes = Vec::new();
-    for pod in &map.pods {
-        let class = signs::DEVICE.class_of(pod.number);
-        for device in pod.devices.iter().filter(|device| is_on(device.node)) {
-            let PodDevice { name, node, count, .. } = device;
-            let text = format!(
-                "{} {}{}",
-                cut(&printable(name), DEVICE_COLUMNS),
-                pod.letters,
-                device.suffix()
-            );
-            let away = if device.remote { ", remote from its CPUs" } else { "" };
-            let title = format!("{count} {name}, NUMA {node}{away}: {}", pod.pod);
-            let cell = Shape::cell(&class, text_width(&text) + PAD, text);
-            shapes.push(Shape { title, ..cell });
-        }
-    }
-    let widest = shapes.iter().map(|shape| shape.width).max().unwrap_or(0);
-    let (right, bottom) = extent(inside);
-    let down = ((bottom + GAP) / (CELL_HEIGHT + GAP)).max(1);
-    let across = shapes.len().div_ceil(down);
-    for shape in &mut shapes {
-        (shape.width, shape.text_x) = (widest, widest / 2);
-    }
-    grid(&mut shapes, across);
-    shapes.iter_mut().for_each(|shape| shape.x += right + 2 * GAP);
-    inside.append(&mut shapes);
-}
-
-/// The pods: the letters in their colour, the name, the CPUs and the state.
-fn list(map: &Map) -> Vec<Shape> {
-    const COLUMNS: [Column<Pod>; 3] = [
-        column("", |pod| cut(&printable(&pod.pod.to_string()), NAME_COLUMNS)),
-        column("", |pod| cut(&pod.cpus.to_string(), DEVICE_COLUMNS)),
-        column("", |pod| pod.state.clone()),
+/// The picture: a heading, the NUMA nodes, what each sign means, and the pods.
+///
+/// # Errors
+/// It cannot be written.
+pub(super) fn svg(map: &Map) -> Result<String, askama::Error> {
+    let nodes: Vec<&[Core]> = map.numa_nodes().collect();
+    let caches = |cores: &'_ [Core]| {
+        cores
+            .chunk_by(|a, b| a.l3 == b.l3)
+            .map(<[Core]>::to_vec)
+            .collect::<Vec<_>>()
+    };
+    let most = |counts: &mut dyn Iterator<Item = usize>| counts.max().unwrap_or(1);
+    let cpus = || map.cores.iter().flat_map(|core| &core.cpus);
+    let cpu = [
+        most(&mut cpus().map(|cpu| text_width(&cpu_text(cpu)))) + PAD,
+        CELL_HEIGHT,
     ];
-    let text = table(&COLUMNS, &map.pods, false);
-    let lines = map.pods.iter().zip(text.lines());
-    let lines = lines.map(|(pod, line)| Shape {
-        title: pod.mark.owner.clone(),
-        ..Shape::line(&pod.mark.class, &pod.letters, line.to_owned())
+    let threads = most(&mut map.cores.iter().map(|core| core.cpus.len()));
+    let core = around(cpu, threads, threads);
+    let cores = most(&mut nodes.iter().flat_map(|node| caches(node)).map(|cores| cores.len()));
+    let cores_across = (2 * cores.isqrt()).min(cores).min(fitting(WIDTHS[1], core));
+    let cache = around(core, cores_across, cores);
+    let caches_across = most(&mut nodes.iter().map(|node| caches(node).len())).min(fitting(WIDTHS[1], cache));
+    let width = around(cache, caches_across, 1)[0].max(WIDTHS[0]);
+    let mut picture = Picture {
+        width: width + 2 * MARGIN,
+        height: HEADING,
+        host: cut(&printable(&map.host), width * 8 / (HOST_SIZE * 5)),
+        extent: map.extent(),
+        shapes: Vec::new(),
+    };
+    for node in nodes {
+        let (place, caches) = ([MARGIN, picture.height], caches(node));
+        let size = [width, around(cache, caches_across, caches.len())[1]];
+        picture.add("node", place, size, heading(map, node));
+        let inside = |[x, y]: Pair| [x + PAD, y + LINE];
+        picture.grid(inside(place), cache, caches_across, &caches, |picture, place, cores| {
+            if let Some(l3) = cores.first().and_then(|core| core.l3.as_ref()) {
+                picture.add("cache", place, cache, l3.title());
+            }
+            picture.grid(inside(place), core, cores_across, cores, |picture, place, one| {
+                picture.add("core", place, core, format!("Core {}", one.core));
+                picture.grid(inside(place), cpu, threads, &one.cpus, |picture, place, one| {
+                    let class = format!("cpu {}", one.mark.class);
+                    picture.add(&class, place, cpu, cpu_text(one)).title =
+                        format!("CPU {}: {}", one.cpu, one.mark.owner);
+                });
+            });
+        });
+        picture.height += size[1] + GAP;
+    }
+    picture.height += GAP;
+    let signs = map.signs(&map.pods).into_iter();
+    let signs = signs.map(|sign| (sign.class.to_owned(), sign.text, sign.meaning.to_owned(), ""));
+    picture.samples(&signs.collect::<Vec<_>>());
+    let room = (width - SAMPLE_WIDTH - 3 * GAP) * 8 / (TEXT_SIZE * 5);
+    let style = TextStyle {
+        width: Some(room),
+        ..TextStyle::default()
+    };
+    let lines = table(&PODS[1..], &map.pods, style);
+    let titles: Vec<String> = map
+        .pods
+        .iter()
+        .map(|pod| format!("{}; {}", pod.mark.owner, devices(pod)))
+        .collect();
+    let pods = map.pods.iter().zip(&titles).zip(lines.lines());
+    let pods = pods.map(|((pod, title), line)| {
+        (
+            pod.mark.class.clone(),
+            pod.letters.as_str(),
+            line.to_owned(),
+            title.as_str(),
+        )
     });
-    lines.collect()
+    picture.samples(&pods.collect::<Vec<_>>());
+    picture.render()
 }

@@ -28,7 +28,6 @@ pub(super) const SHARED: Sign = sign(".", "shared", "shared");
 pub(super) const ISOLATED: Sign = sign("A", "isolated", "c0 isolated");
 /// Of a pod's device.
 pub(super) const REMOTE: Sign = sign("A^", "device on another NUMA node than the CPUs", "c0 remote");
-pub(super) const DEVICE: Sign = sign("A", "device", "device c0");
 const DEGRADED: Sign = sign("A!", "degraded", "c0 degraded");
 const NO_VM: Sign = sign("A*", "pod without a managed VM", "c0 pod");
 
@@ -39,14 +38,9 @@ impl Sign {
             text: self.text.replacen('A', &letters(n), 1),
             owner,
             sign: self,
-            class: self.class_of(n),
+            class: self.class.replacen("c0", &format!("c{}", n % COLOURS), 1),
             meaning,
         }
-    }
-
-    /// The classes of the `n`th pod.
-    pub(super) fn class_of(self, n: usize) -> String {
-        self.class.replacen("c0", &format!("c{}", n % COLOURS), 1)
     }
 }
 

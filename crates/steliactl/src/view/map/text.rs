@@ -21,7 +21,8 @@ pub(super) const PODS: [Column<Pod>; 5] = [
     column("DEVICES", devices).yields(3).or_nothing(),
 ];
 
-fn devices(pod: &Pod) -> String {
+/// Its devices with their NUMA nodes.
+pub(super) fn devices(pod: &Pod) -> String {
     let one = |device: &PodDevice| format!("{}{} (NUMA {})", device.name, device.suffix(), device.node);
     pod.devices.iter().map(one).collect::<Vec<_>>().join(", ")
 }
@@ -33,8 +34,10 @@ pub(super) fn draw(map: &Map, style: TextStyle) -> String {
         ..style
     };
     let wide = map.cores.iter().map(cell_width).max().unwrap_or(1);
-    let numa_nodes = map.cores.chunk_by(|a, b| (a.socket, a.node) == (b.socket, b.node));
-    let numa_nodes: Vec<String> = numa_nodes.map(|cores| numa_node(map, cores, wide, lines)).collect();
+    let numa_nodes: Vec<String> = map
+        .numa_nodes()
+        .map(|cores| numa_node(map, cores, wide, lines))
+        .collect();
     if !style.legend {
         return numa_nodes.join("\n");
     }
@@ -63,19 +66,18 @@ pub(super) fn draw(map: &Map, style: TextStyle) -> String {
 
 /// What the signs on this map or beside the listed pods mean, and no others.
 fn legend(map: &Map, listed: &[&Pod], style: TextStyle) -> String {
-    let threads = |is_cut: bool| {
-        let mut several = map.cores.iter().filter(|core| core.cpus.len() > 1);
-        several.any(|core| (written(core).len() == 1) == is_cut)
-    };
-    let are_two = map.cores.iter().all(|core| core.cpus.len() <= 2);
-    let all = if are_two {
-        "both threads of a core"
-    } else {
-        "all threads of a core"
-    };
+    let several = || map.cores.iter().filter(|core| core.cpus.len() > 1);
     let cores = [
-        ("[A B]", "the threads of a core", threads(false)),
-        ("[A]", all, threads(true)),
+        (
+            "[A B]",
+            "the threads of a core",
+            several().any(|core| written(core).len() > 1),
+        ),
+        (
+            "[A]",
+            "all threads of a core",
+            several().any(|core| written(core).len() == 1),
+        ),
     ];
     let cores = cores.into_iter().filter(|(.., is_there)| *is_there);
     let cores = cores.map(|(sign, meaning, _)| (sign, meaning));
@@ -104,16 +106,19 @@ fn has_several_caches(cores: &[Core]) -> bool {
     neighbours.any(|pair| matches!(pair, [a, b] if (a.socket, a.node) == (b.socket, b.node) && a.l3 != b.l3))
 }
 
-/// The heading of a NUMA node and its lines of cores; each L3 cache begins a line.
-fn numa_node(map: &Map, cores: &[Core], wide: usize, style: TextStyle) -> String {
-    let Some(Core { socket, node, .. }) = cores.first() else {
-        return String::new();
-    };
+/// "socket 0, NUMA 1, 64.0 GiB, L3 32.0 MiB".
+pub(super) fn heading(map: &Map, cores: &[Core]) -> String {
+    let (socket, node) = cores.first().map_or((0, 0), |core| (core.socket, core.node));
     let mut heading = vec![format!("socket {socket}, NUMA {node}")];
-    heading.extend(map.memory_bytes.get(node).copied().flatten().map(size));
+    heading.extend(map.memory_bytes.get(&node).copied().flatten().map(size));
     let caches = cores.iter().filter_map(|core| Some(core.l3.as_ref()?.title()));
     heading.extend(caches.collect::<BTreeSet<_>>());
-    let mut text = heading.join(", ") + "\n";
+    heading.join(", ")
+}
+
+/// The heading of a NUMA node and its lines of cores; each L3 cache begins a line.
+fn numa_node(map: &Map, cores: &[Core], wide: usize, style: TextStyle) -> String {
+    let mut text = heading(map, cores) + "\n";
     let (first, next) = if has_several_caches(cores) {
         (" L3 ", "    ")
     } else {

@@ -11,7 +11,7 @@ use futures_util::{Stream, StreamExt, stream};
 
 pub(crate) use self::terminal::live;
 use crate::shared::daemon::signals::{self, End};
-use crate::shared::daemon::{Client, Failure, Selection};
+use crate::shared::daemon::{Client, Description, Failure, Selected, Selection, former_in_words};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{InstanceRates, Model, Rates, VcpuRates, rates};
 use crate::shared::kernel::sample::Sample;
@@ -19,49 +19,61 @@ use crate::shared::output::{self, Column, Meaning, OutputOptions, Render, TextSt
 
 /// Where samples come from.
 pub(crate) struct Source<'a> {
-    client: Client,
+    client: &'a Client,
     roots: &'a Roots,
     selection: &'a Selection,
     /// Between two samples.
     delay: Duration,
     began: Instant,
     before: Sample,
+    /// Of the selected VMs that were released or ended, a sentence of each.
+    former: Vec<String>,
 }
 
 impl<'a> Source<'a> {
-    /// Reads the first sample.
-    ///
-    /// # Errors
-    /// The daemon does not answer, or a pattern fits no VM now.
-    pub(crate) async fn of(
-        client: &Client,
-        roots: &'a Roots,
-        selection: &'a Selection,
-        delay: Duration,
-    ) -> Result<Self, Failure> {
-        let began = Instant::now();
-        let (mut described, _) = client.select(selection).await?;
-        selection.retain(&mut described);
-        Ok(Self {
-            client: client.clone(),
+    /// With the first sample.
+    pub(crate) fn of(client: &'a Client, roots: &'a Roots, selected: &'a Selected, delay: Duration) -> Self {
+        let mut source = Self {
+            client,
             roots,
-            selection,
+            selection: &selected.selection,
             delay,
-            began,
-            before: Sample::read(&described, roots, began.elapsed()),
-        })
+            began: Instant::now(),
+            before: Sample::default(),
+            former: Vec::new(),
+        };
+        source.sample(selected.described.clone());
+        source
+    }
+
+    /// Takes a sample; the one before is the answer.
+    fn sample(&mut self, mut described: Description) -> Sample {
+        let former = self.selection.former(&described).into_iter();
+        let former = former.map(|(pod, ended_us)| former_in_words(&described, &pod, ended_us));
+        self.former = former.collect();
+        // A VM that was selected may have ended.
+        self.selection.retain(&mut described);
+        let now = Sample::read(&described, self.roots, self.began.elapsed());
+        std::mem::replace(&mut self.before, now)
+    }
+
+    /// What is known without a second sample.
+    fn model(&self, before: &Sample) -> Model {
+        let model = rates(before, &self.before);
+        let former = if model.instances.is_empty() {
+            self.former.clone()
+        } else {
+            Vec::new()
+        };
+        Model { former, ..model }
     }
 
     /// The rates since the sample before, after the delay; a failed one changes nothing.
     async fn rates(&mut self) -> Result<Model, Failure> {
         tokio::time::sleep(self.delay).await;
-        let mut described = self.client.describe().await?;
-        // A VM that was selected may have ended.
-        self.selection.retain(&mut described);
-        let now = Sample::read(&described, self.roots, self.began.elapsed());
-        let model = rates(&self.before, &now);
-        self.before = now;
-        Ok(model)
+        let described = self.client.describe().await?;
+        let before = self.sample(described);
+        Ok(self.model(&before))
     }
 
     /// The rates again and again, without an end. Waiting for the next ones may be given up and taken up again.
@@ -137,9 +149,10 @@ fn columns<'a>() -> [Column<Row<'a>>; 11] {
         right("THROT%", |row| row.of_vm(row.vm.throttled_percent, 1)).wide(),
         right("MIGR/S", |row| number(row.rates().migrations_per_second, 1)).wide(),
         right("PREEMPT/S", |row| number(row.rates().involuntary_per_second, 1)).wide(),
-        // The selected row's is below the table too.
+        // All of the selected row's is below the table.
         column("NOTE", |row: &Row<'a>| row.note().to_owned())
             .yields(3)
+            .at_least(15)
             .or_nothing(),
     ]
 }
@@ -187,7 +200,12 @@ impl Render for Model {
             return table;
         }
         let problems = super::list::node_lines(&self.problems, style);
-        format!("{}\n{problems}{table}\n", output::time(output::now()))
+        let former = self
+            .former
+            .iter()
+            .map(|words| output::paragraph(&output::printable(words), style));
+        let former: String = former.collect();
+        format!("{}\n{problems}{table}{former}\n", output::time(output::now()))
     }
 }
 
@@ -265,6 +283,7 @@ pub(super) mod testing {
                 ReasonCode::KubeletUnusable,
                 "kubelet's CPU file is damaged",
             )],
+            former: Vec::new(),
             instances: vec![
                 vm("bbbb", "shop/web-2", Condition::Isolated, ""),
                 busy,

@@ -197,7 +197,11 @@ impl Screen {
             };
             ListItem::new(line(text, style)).style(style)
         });
-        let list = List::new(items).highlight_style(plain.add_modifier(Modifier::REVERSED));
+        let former = model
+            .former
+            .iter()
+            .map(|words| ListItem::new(line(&cut(words, width), plain)));
+        let list = List::new(items.chain(former)).highlight_style(plain.add_modifier(Modifier::REVERSED));
         // The table keeps a row on the smallest terminal.
         let above_height = u16::try_from(above.len()).unwrap_or(u16::MAX);
         let heights = [Constraint::Max(above_height), Constraint::Min(1), Constraint::Max(2)];

@@ -14,7 +14,6 @@ use super::screen::Screen;
 use crate::shared::daemon::Failure;
 use crate::shared::daemon::signals::{End, catch};
 use crate::shared::kernel::host_name;
-use crate::shared::kernel::rates::rates;
 use crate::shared::output::{self, TextStyle};
 
 /// Events, read by a thread of their own because reading blocks; it ends with the program. The channel closes when the terminal is gone.
@@ -53,7 +52,7 @@ async fn show(mut terminal: DefaultTerminal, source: Source<'_>, style: TextStyl
     let mut end = End::new()?;
     let mut hangup = catch(SignalKind::hangup())?;
     let mut screen = Screen::of(host_name(&source.roots.proc), style);
-    let mut model = rates(&source.before, &source.before);
+    let mut model = source.model(&source.before);
     let mut events = events();
     let mut models = pin!(source.models());
     loop {

@@ -10,7 +10,9 @@ use stelia_cpus::CpuSet;
 pub(crate) use stelia_model::Description;
 use stelia_model::FormerVm;
 
+use super::condition::age;
 use super::pod::Pod;
+use crate::shared::output::now;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "owner")]
@@ -52,6 +54,16 @@ pub(crate) fn restart(description: &Description) -> &'static str {
     } else {
         "restart the container"
     }
+}
+
+/// "team-a/web: released or ended 43s ago, not isolated if still running; restart the container".
+pub(crate) fn former_in_words(description: &Description, pod: &Pod, ended_us: u64) -> String {
+    let (what, then) = FORMER.split_once(',').unwrap_or((FORMER, ""));
+    let when = match age(ended_us, now()).as_str() {
+        "" => String::new(),
+        ago => format!(" {ago} ago"),
+    };
+    format!("{pod}: {what}{when},{then}; {}", restart(description))
 }
 
 /// The VMs that were released or ended and may run on, not isolated, each with when that was, microseconds since the epoch: kubelet's file

@@ -9,10 +9,11 @@ use stelia_kubelet::PodName;
 
 use super::picture::svg;
 use super::{Map, gather};
+use crate::shared::daemon::Selected;
 use crate::shared::daemon::node::testing::{PODS, allocated, described, instance_mut, node};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{Render, TextStyle, columns as width_of};
-use crate::tests::fixtures::{columns, holds, never_says, says};
+use crate::tests::fixtures::{columns, holds, never_says, says, selection};
 
 /// Ends an attribute, an element, a comment, a style; begins a script; turns writing round; controls a terminal.
 const HOSTILE: &str =
@@ -36,12 +37,8 @@ fn every_cpu_is_drawn_once_with_the_mark_of_its_owner_and_a_degraded_vm_keeps_it
 
 #[test]
 fn pods_that_are_not_selected_have_no_mark_and_the_others_keep_their_letters() {
-    let selected = [PODS[0].to_owned()].into();
-    let map = gather(
-        &node(),
-        &Roots::below(std::path::Path::new("/nonexistent")),
-        Some(&selected),
-    );
+    let selected = Selected::of(&selection(&[PODS[0]]), node()).unwrap();
+    let map = gather(&selected, &Roots::below(std::path::Path::new("/nonexistent")));
     let text = body(&map);
     says(&text, &["[x .]", "[B  ]", "x of pods that are not selected"]);
     never_says(&text, &[PODS[1]]);
@@ -86,10 +83,8 @@ fn memory_caches_and_devices_are_where_they_are() {
     says(
         &picture,
         &[
-            "NUMA 1 2.0 GiB",
-            "2 nvidia.com/gpu, NUMA 1: aaaaaaaa-0000-4000-8000-000000000000",
-            "1 example.com/memory, NUMA 7, remote from its CPUs: aaaaaaaa-0000-4000-8000-000000000000",
-            "Machine 4.0 GiB",
+            ">socket 1, NUMA 1, 2.0 GiB, L3 8.0 MiB<",
+            "aaaaaaaa-0000-4000-8000-000000000000, isolated; nvidia.com/gpu×2 (NUMA 1), example.com/memory^ (NUMA 7)",
         ],
     );
     assert!(!picture.contains("kubevirt"), "{picture}");
@@ -228,18 +223,6 @@ fn json_has_the_place_and_the_owner_of_each_cpu() {
         &of_steliad,
         serde_json::json!({"/cores/3/cpus/0/owner": "held by kubelet", "/pods/0/state": "pinned LSR", "/cores/0/l3": null}),
     );
-}
-
-#[test]
-fn a_picture_goes_to_a_file_or_to_standard_output() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("map.svg");
-    let map = map_of(&node());
-    assert_eq!(map.write_svg(&path).unwrap(), "");
-    let written = std::fs::read_to_string(&path).unwrap();
-    assert_eq!(map.write_svg(std::path::Path::new("-")).unwrap(), written);
-    let failure = map.write_svg(directory.path()).unwrap_err();
-    assert!(failure.to_string().starts_with("write /"), "{failure}");
 }
 
 #[test]

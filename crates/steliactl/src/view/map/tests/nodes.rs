@@ -6,6 +6,7 @@ use stelia_cpus::CpuSet;
 use tempfile::TempDir;
 
 use super::super::{Map, gather};
+use crate::shared::daemon::Selected;
 use crate::shared::daemon::node::Description;
 use crate::shared::daemon::node::testing::described;
 use crate::shared::kernel::Roots;
@@ -19,7 +20,7 @@ impl Host {
     }
 
     pub(super) fn map_of(&self, description: &Description) -> Map {
-        gather(description, &Roots::below(self.0.path()), None)
+        gather(&Selected::all(description.clone()), &Roots::below(self.0.path()))
     }
 }
 
@@ -53,7 +54,10 @@ pub(super) fn host(cpus: u32, a_node: u32, a_cache: u32) -> Host {
 
 /// The map of a node of whose host nothing is known.
 pub(super) fn map_of(description: &Description) -> Map {
-    gather(description, &Roots::below(std::path::Path::new("/nonexistent")), None)
+    gather(
+        &Selected::all(description.clone()),
+        &Roots::below(std::path::Path::new("/nonexistent")),
+    )
 }
 
 /// A node with siblings, whose first 8 CPUs are reserved, or 2 of less than 16; the others are of so many VMs, each with devices, in
