@@ -125,17 +125,6 @@ struct PodDevice {
     remote: bool,
 }
 
-impl PodDevice {
-    /// What follows its name and its pod's letters: whether it is remote, and how many there are.
-    fn suffix(&self) -> String {
-        let remote = if self.remote { "^" } else { "" };
-        match self.count {
-            1 => remote.to_owned(),
-            count => format!("{remote}×{count}"),
-        }
-    }
-}
-
 impl Map {
     /// "2026-10-31 12:34:56 UTC, 512 CPUs, 2 offline (8-9), 2 sockets, 8 NUMA nodes".
     fn extent(&self) -> String {
@@ -276,7 +265,7 @@ fn pods(selected: &Selected, roots: &Roots) -> Vec<Pod> {
     let selected = (0..).zip(all).filter(|(_, (uid, ..))| is_selected(uid));
     let pods = selected.map(|(number, (uid, instance, cpus))| {
         let mut locality = description.locality.instances.get(uid).cloned().unwrap_or_default();
-        let sign = signs::sign_of_pod(instance.map(|instance| &**instance));
+        let sign = signs::sign_of_pod(instance.map(|vm| Condition::of(vm)));
         let (pod, state, meaning) = match (instance, former.iter().find(|pod| pod.pod_uid == uid)) {
             (Some(one), _) => {
                 locality::add_vfio_devices(&mut locality, &node.topology, roots, &one.scope);

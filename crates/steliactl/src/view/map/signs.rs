@@ -1,11 +1,8 @@
 //! The signs of the map and of its legend: what stands for each kind of owner, and in which colour on the picture. The map can be read
 //! without colours.
 
-use stelia_api::State;
-use stelia_model::Instance;
-
 use super::Mark;
-use crate::shared::daemon::Owner;
+use crate::shared::daemon::{Condition, Owner};
 use crate::shared::output::Meaning;
 
 /// Number of colours that pods get in turn on the picture; their marks always differ.
@@ -28,8 +25,6 @@ pub(super) const SHARED: Sign = sign(".", "shared", "shared");
 pub(super) const ISOLATED: Sign = sign("A", "isolated", "c0 isolated");
 /// Of a pod's device.
 pub(super) const REMOTE: Sign = sign("A^", "device on another NUMA node than the CPUs", "c0 remote");
-const DEGRADED: Sign = sign("A!", "degraded", "c0 degraded");
-const NO_VM: Sign = sign("A*", "pod without a managed VM", "c0 pod");
 
 impl Sign {
     /// The mark of a CPU of the `n`th pod, or of one that belongs to no pod.
@@ -55,24 +50,19 @@ pub(super) fn sign_of_owner(owner: &Owner) -> Sign {
     }
 }
 
-/// The class `waiting` is drawn dashed: the vCPUs are not on these CPUs.
-fn sign_of_state(state: State) -> Sign {
-    match state {
-        State::Isolated => ISOLATED,
-        State::Pinned => sign("A=", state.name(), "c0 isolated"),
-        State::Waiting => sign("A~", state.name(), "c0 waiting"),
-        State::Shared => sign("A+", state.name(), "c0 waiting"),
-        State::Evicted => sign("A%", state.name(), "c0 waiting"),
-        State::Releasing => sign("A-", state.name(), "c0 waiting"),
-    }
-}
-
-/// Of a pod with this VM. That of a degraded one says so, whatever its state.
-pub(super) fn sign_of_pod(instance: Option<&Instance>) -> Sign {
-    match instance {
-        None => NO_VM,
-        Some(instance) if !instance.degraded.is_empty() => DEGRADED,
-        Some(instance) => sign_of_state(instance.state),
+/// Of a pod with a VM in this condition, or without one. The class `waiting` is drawn dashed: the vCPUs are not on these CPUs.
+pub(super) fn sign_of_pod(vm: Option<Condition>) -> Sign {
+    let Some(condition) = vm else {
+        return sign("A*", "pod without a managed VM", "c0 pod");
+    };
+    match condition {
+        Condition::Isolated => ISOLATED,
+        Condition::Degraded => sign("A!", condition.name(), "c0 degraded"),
+        Condition::Pinned => sign("A=", condition.name(), "c0 isolated"),
+        Condition::Waiting => sign("A~", condition.name(), "c0 waiting"),
+        Condition::Shared => sign("A+", condition.name(), "c0 waiting"),
+        Condition::Evicted => sign("A%", condition.name(), "c0 waiting"),
+        Condition::Releasing => sign("A-", condition.name(), "c0 waiting"),
     }
 }
 
@@ -99,8 +89,8 @@ mod tests {
     fn every_sign_is_explained_and_every_state_has_its_own() {
         let other = Owner::Pod { pod: String::new() };
         let owners = [Owner::Shared, Owner::Reserved, Owner::Kubelet, Owner::Unknown, other];
-        let states = State::ALL.iter().map(|state| sign_of_state(*state));
-        let pods = states.chain([DEGRADED, NO_VM, REMOTE]);
+        let conditions = Condition::ALL.map(Some).into_iter().chain([None]);
+        let pods = conditions.map(sign_of_pod).chain([REMOTE]);
         let all: Vec<&str> = owners
             .iter()
             .map(sign_of_owner)

@@ -23,7 +23,20 @@ pub(super) const PODS: [Column<Pod>; 5] = [
 
 /// Its devices with their NUMA nodes.
 pub(super) fn devices(pod: &Pod) -> String {
-    let one = |device: &PodDevice| format!("{}{} (NUMA {})", device.name, device.suffix(), device.node);
+    let one = |PodDevice {
+                   name,
+                   node,
+                   count,
+                   remote,
+               }: &PodDevice| {
+        let remote = if *remote { "^" } else { "" };
+        let count = if *count == 1 {
+            String::new()
+        } else {
+            format!("×{count}")
+        };
+        format!("{name}{remote}{count} (NUMA {node})")
+    };
     pod.devices.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
@@ -53,10 +66,8 @@ pub(super) fn draw(map: &Map, style: TextStyle) -> String {
     if !listed.is_empty() {
         text += &format!("\n{}", table(&PODS, listed.iter().copied(), style));
     }
-    match map.pods.len() - listed.len() {
-        0 => {}
-        all if listed.is_empty() => text += &format!("\n{all} pods are not listed: steliactl map -l\n"),
-        others => text += &format!("{} not listed: steliactl map -l\n", counted(others as u64, "other pod")),
+    if let others @ 1.. = map.pods.len() - listed.len() {
+        text += &format!("{} not listed: steliactl map -l\n", counted(others as u64, "other pod"));
     }
     if let Some(why) = &map.devices_unknown {
         text += &paragraph(&format!("Devices are not known: {}", printable(why)), style);
@@ -66,23 +77,10 @@ pub(super) fn draw(map: &Map, style: TextStyle) -> String {
 
 /// What the signs on this map or beside the listed pods mean, and no others.
 fn legend(map: &Map, listed: &[&Pod], style: TextStyle) -> String {
-    let several = || map.cores.iter().filter(|core| core.cpus.len() > 1);
-    let cores = [
-        (
-            "[A B]",
-            "the threads of a core",
-            several().any(|core| written(core).len() > 1),
-        ),
-        (
-            "[A]",
-            "all threads of a core",
-            several().any(|core| written(core).len() == 1),
-        ),
-    ];
-    let cores = cores.into_iter().filter(|(.., is_there)| *is_there);
-    let cores = cores.map(|(sign, meaning, _)| (sign, meaning));
+    let has_threads = map.cores.iter().any(|core| core.cpus.len() > 1);
+    let cores = has_threads.then_some(("[A B]", "the threads of a core, [A] if they are alike"));
     let signs = map.signs(listed.iter().copied()).into_iter();
-    let signs = cores.chain(signs.map(|sign| (sign.text, sign.meaning)));
+    let signs = cores.into_iter().chain(signs.map(|sign| (sign.text, sign.meaning)));
     // A sign stays beside its meaning.
     let signs = signs.map(|(sign, meaning)| format!("{sign} {meaning}").replace(' ', "\u{a0}"));
     let signs: Vec<String> = signs.collect();
@@ -116,28 +114,45 @@ pub(super) fn heading(map: &Map, cores: &[Core]) -> String {
     heading.join(", ")
 }
 
-/// The heading of a NUMA node and its lines of cores; each L3 cache begins a line.
+/// The number of a core's first CPU.
+fn number(core: &Core) -> u32 {
+    core.cpus.first().map_or(0, |cpu| cpu.cpu)
+}
+
+/// How wide the name of each row is.
+pub(super) fn label_width(map: &Map) -> usize {
+    let digits = map.cores.iter().map(number).max().unwrap_or(0).to_string().len();
+    let cache = if has_several_caches(&map.cores) { "L3 ".len() } else { 0 };
+    cache + "CPU ".len() + digits
+}
+
+/// The lines of a NUMA node: a name and cores of this width, as many as fit beside it. Each L3 cache begins one.
+pub(super) fn rows<'a>(map: &Map, cores: &'a [Core], wide: usize, room: usize) -> Vec<(String, &'a [Core])> {
+    let across = ROWS.into_iter().find(|across| across * wide <= room).unwrap_or(1);
+    let width = label_width(map);
+    let name = |at: usize, cores: &[Core]| {
+        let cache = match at {
+            _ if !has_several_caches(&map.cores) => "",
+            0 if cores.iter().any(|core| core.l3.is_some()) => "L3 ",
+            _ => "   ",
+        };
+        format!("{:<width$}", format!("{cache}CPU {}", cores.first().map_or(0, number)))
+    };
+    let by_cache = cores.chunk_by(|a, b| a.l3 == b.l3);
+    let rows = by_cache.flat_map(|cores| (0..).zip(cores.chunks(across)));
+    rows.map(|(at, cores)| (name(at, cores), cores)).collect()
+}
+
+/// The heading of a NUMA node and its lines of cores.
 fn numa_node(map: &Map, cores: &[Core], wide: usize, style: TextStyle) -> String {
     let mut text = heading(map, cores) + "\n";
-    let (first, next) = if has_several_caches(cores) {
-        (" L3 ", "    ")
-    } else {
-        (" ", " ")
-    };
-    let number = |core: &Core| core.cpus.first().map_or(0, |cpu| cpu.cpu);
-    let digits = map.cores.iter().map(number).max().unwrap_or(0).to_string().len();
     let room = style
         .width
         .unwrap_or_default()
-        .saturating_sub(first.len() + "CPU ".len() + digits);
-    let fits = |across: &usize| across * (wide + 1) <= room;
-    let across = ROWS.into_iter().find(fits).unwrap_or(1);
-    let by_cache = cores.chunk_by(|a, b| a.l3 == b.l3);
-    for (at, cores) in by_cache.flat_map(|cores| (0..).zip(cores.chunks(across))) {
+        .saturating_sub(" ".len() + label_width(map));
+    for (name, cores) in rows(map, cores, wide + 1, room) {
         let cells: Vec<String> = cores.iter().map(|core| cell(core, wide, style)).collect();
-        let indent = if at == 0 { first } else { next };
-        let number = cores.first().map_or(0, number);
-        text += &format!("{indent}CPU {number:<digits$} {}\n", cells.join(" "));
+        text += &format!(" {name} {}\n", cells.join(" "));
     }
     text
 }

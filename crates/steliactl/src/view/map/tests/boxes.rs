@@ -134,7 +134,7 @@ fn no_text_meets_another_whatever_the_size_and_however_long_the_names() {
             assert_sound(&drawn);
             // Every CPU and every pod is there, with its whole name where it is pointed at.
             for cpu in 0..cpus {
-                let title = format!("CPU {cpu}: ");
+                let title = format!("CPU {cpu}, core ");
                 let titles = drawn.titles.iter().filter(|one| one.starts_with(&title));
                 assert_eq!(titles.count(), 1, "{title}");
             }

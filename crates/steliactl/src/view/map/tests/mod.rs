@@ -151,7 +151,7 @@ fn rows_are_in_the_order_of_their_cpus() {
     let expected = [
         " L3 CPU 0 [r ] [A*]",
         " L3 CPU 1 [r ] [. ]",
-        " CPU 4 [B*] [B*] [C*] [. ]",
+        " L3 CPU 4 [B*] [B*] [C*] [. ]",
     ];
     assert_eq!(rows, expected, "{text}");
     // No core has two threads, and no sign is explained that is not there.
