@@ -12,7 +12,7 @@ use zbus::fdo::DBusProxy;
 use zbus::names::BusName;
 use zbus::proxy::CacheProperties;
 
-use crate::shared::daemon::{Client, Description, Failure, Pod, Pods};
+use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, options};
 use crate::shared::output::{Column, Render, TextStyle, column, counted, paragraph, printable, table};
 
 /// How often the job is looked at.
@@ -112,7 +112,8 @@ pub(crate) async fn rebalance(
         to,
         gain,
     };
-    let (path, planned) = client.rebind(&scope, deadline_s, dry_run).await?;
+    let rebind = client.manager().rebind(&scope, deadline_s, options(dry_run));
+    let (path, planned) = client.answer_while_alive(rebind).await?;
     done.moves = planned.into_iter().map(moved).collect();
     if dry_run {
         return Ok(done);

@@ -12,7 +12,7 @@ use ratatui::widgets::{List, ListItem, ListState, Paragraph, StatefulWidget, Wid
 use super::{Row, SORTS, columns, rows};
 use crate::shared::daemon::counts;
 use crate::shared::kernel::rates::Model;
-use crate::shared::output::{self, Meaning, TextStyle, cut, printable, table};
+use crate::shared::output::{Meaning, TextStyle, cut, printable, table};
 use crate::view::list::node_lines;
 
 const HELP: [&str; 9] = [
