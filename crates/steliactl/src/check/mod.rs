@@ -7,6 +7,34 @@ pub(crate) mod report;
 pub(crate) mod verify;
 pub(crate) mod why;
 
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::shared::daemon::Failure;
+
+/// How long a program may take.
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a program of this host prints, by its command line.
+async fn printed(command: &str) -> Result<String, Failure> {
+    let failed = |what: &str| Failure::Other(format!("run {command}: {what}"));
+    let mut words = command.split_whitespace();
+    let mut program = Command::new(words.next().unwrap_or_default());
+    let program = program.args(words).stdin(Stdio::null()).kill_on_drop(true);
+    let answer = timeout(PROGRAM_TIMEOUT, program.output()).await;
+    let answer = answer.map_err(|_| failed("it takes too long"))?;
+    let answer = answer.map_err(|cause| failed(&cause.to_string()))?;
+    let text = String::from_utf8_lossy(&answer.stdout).into_owned();
+    match answer.status.success() {
+        true if text.trim().is_empty() => Err(failed("it prints nothing")),
+        true => Ok(text),
+        false => Err(failed(String::from_utf8_lossy(&answer.stderr).trim())),
+    }
+}
+
 /// The first of these, and how many more there are.
 fn first_few<T: ToString>(all: &[T]) -> String {
     const MAX_NAMED: usize = 3;

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use stelia_cpus::CpuSet;
-use stelia_kernel::cgroup::hierarchy::CONTROLLERS;
+use stelia_kernel::cgroup::hierarchy::CONTROLLERS as NEEDED;
 use stelia_kernel::kernel_release::isolated_is_safe;
 use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::{CpuManagerState, KubeletConfig};
 
+use super::observed::{COMMAND_LINE, CONTROLLERS, KVM, RELEASE};
 use super::{CheckResult, NO_VMS, Observed, fail, note, pass, warn};
 use crate::shared::output::counted;
 
@@ -15,10 +16,10 @@ use crate::shared::output::counted;
 const MIN_SYSTEMD_VERSION: u32 = 252;
 
 pub(super) fn cgroup(seen: &Observed) -> CheckResult {
-    let has: BTreeSet<&str> = seen.controllers.split_whitespace().collect();
-    let missing: Vec<&str> = CONTROLLERS.into_iter().filter(|name| !has.contains(name)).collect();
+    let has: Vec<&str> = seen.text(CONTROLLERS).split_whitespace().collect();
+    let missing: Vec<&str> = NEEDED.into_iter().filter(|name| !has.contains(name)).collect();
     if missing.is_empty() {
-        return pass(format!("cgroup v2 with {}", CONTROLLERS.join(", ")));
+        return pass(format!("cgroup v2 with {}", NEEDED.join(", ")));
     }
     fail(
         format!("/sys/fs/cgroup has no cgroup v2 controllers {}", missing.join(", ")),
@@ -29,13 +30,13 @@ pub(super) fn cgroup(seen: &Observed) -> CheckResult {
 
 /// Remote partitions came with Linux 6.7; a distribution may have backported them.
 pub(super) fn kernel(seen: &Observed) -> CheckResult {
-    let kernel = match seen.kernel.as_str() {
+    let kernel = match seen.text(RELEASE) {
         "" => "release not known",
         kernel => kernel,
     };
     match seen.exclusive {
         None => note(format!("{kernel}: no cgroup has the cpuset controller yet"), "", ""),
-        Some(true) if seen.kernel.is_empty() => note("release and partition type not known", "", ""),
+        Some(true) if !seen.has(RELEASE) => note("release and partition type not known", "", ""),
         Some(true) if isolated_is_safe(kernel) => pass(format!("{kernel}; partition type: isolated")),
         Some(true) => pass(format!(
             "{kernel}; partition type: root (isolated can hang this kernel)"
@@ -59,7 +60,7 @@ pub(super) fn systemd(seen: &Observed) -> CheckResult {
 
 /// Only a warning: QEMU emulates without it, far too slowly for use.
 pub(super) fn kvm(seen: &Observed) -> CheckResult {
-    if seen.kvm {
+    if seen.has(KVM) {
         return pass("/dev/kvm");
     }
     warn(
@@ -116,7 +117,7 @@ fn isolcpus_of(cmdline: &str) -> (String, CpuSet) {
 /// Whether `isolcpus=` takes CPUs out of the scheduler's balancing. The list in /sys includes those of partitions.
 pub(super) fn isolcpus(seen: &Observed) -> CheckResult {
     const FIX: &str = "remove isolcpus= from the kernel's command line, reboot; partitions replace it";
-    let (given, cpus) = isolcpus_of(&seen.cmdline);
+    let (given, cpus) = isolcpus_of(seen.text(COMMAND_LINE));
     if given.is_empty() {
         return pass("not set");
     }

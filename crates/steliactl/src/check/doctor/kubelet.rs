@@ -22,25 +22,25 @@ const CORRECT: &str = "correct it before you restart kubelet";
 /// What to do where k3s hides flags.
 const UNHIDE: &str = "move --kubelet-arg to kubelet-arg in /etc/rancher/k3s/config.yaml, restart k3s";
 const NO_START: &str = "kubelet would not start";
+const USABLE: &str = "can be used";
 
 /// Whether it runs, its configuration can be read, and it ignores nothing there.
 pub(super) fn configuration(seen: &Observed) -> CheckResult {
-    let kubelet = match &seen.kubelet {
-        Ok(kubelet) => kubelet,
-        Err(unread) if unread.keeps_kubelet_from_starting() => return fail(unread.to_string(), NO_START, CORRECT),
-        Err(unread) if seen.allocator.source == CpuSource::Steliad => return pass(unread.to_string()),
-        Err(unread) => {
-            let fix = "start kubelet with cpuManagerPolicy: static (/usr/share/doc/steliad/kubelet.md)";
-            return fail(unread.to_string(), NO_VMS, fix);
+    const START: &str = "start kubelet with cpuManagerPolicy: static (/usr/share/doc/steliad/kubelet.md)";
+    const IGNORED: &str = "correct or remove them, unless another version of kubelet knows them";
+    match &seen.kubelet {
+        Err(unread) if unread.keeps_kubelet_from_starting() => fail(unread.to_string(), NO_START, CORRECT),
+        Err(unread) if seen.allocator.source == CpuSource::Steliad => pass(unread.to_string()),
+        Err(unread) => fail(unread.to_string(), NO_VMS, START),
+        Ok(kubelet) => {
+            let warnings = kubelet.warnings.iter().map(ToString::to_string);
+            let ignored: Vec<String> = warnings.chain(unknown_gates(kubelet)).collect();
+            if ignored.is_empty() {
+                return pass("running");
+            }
+            warn(first_few(&ignored), "kubelet ignores these keys", IGNORED)
         }
-    };
-    let warnings = kubelet.warnings.iter().map(ToString::to_string);
-    let ignored: Vec<String> = warnings.chain(unknown_gates(kubelet)).collect();
-    if ignored.is_empty() {
-        return pass("running");
     }
-    let fix = "correct or remove them, unless another version of kubelet knows them";
-    warn(first_few(&ignored), "kubelet ignores these keys", fix)
 }
 
 /// Whether the daemon reads the directory that kubelet writes to.
@@ -69,34 +69,38 @@ pub(super) fn misplaced(proc: &Path) -> Option<(i32, ProcessPlace)> {
 
 /// The first thing that keeps pods' cgroups from where VMs are looked for: below kubepods.
 pub(super) fn cgroups(seen: &Observed) -> CheckResult {
+    const REMOVE: &str =
+        "drain the node, remove it and the flag of that name from kubelet's configuration, restart kubelet";
+    const NOT_ADMITTED: &str = "no such VM is admitted";
     let stopped = seen.stopped.as_ref().and_then(|read| read.as_ref().ok());
-    let fix = "drain the node, remove it and the flag of that name from kubelet's configuration, restart kubelet";
-    match seen.kubelet.as_ref().ok().or(stopped) {
-        Some(kubelet) if !kubelet.cgroup_root.trim_matches('/').is_empty() => {
-            return fail(format!("kubelet has cgroupRoot: {}", kubelet.cgroup_root), NO_VMS, fix);
+    let kubelet = seen.kubelet.as_ref().ok().or(stopped);
+    let (fact, effect, fix) = match (kubelet, &seen.misplaced) {
+        (Some(kubelet), _) if !kubelet.cgroup_root.trim_matches('/').is_empty() => (
+            format!("kubelet has cgroupRoot: {}", kubelet.cgroup_root),
+            NO_VMS,
+            REMOVE,
+        ),
+        (Some(kubelet), _) if !kubelet.cgroups_per_qos => {
+            ("kubelet has cgroupsPerQOS: false".to_owned(), NO_VMS, REMOVE)
         }
-        Some(kubelet) if !kubelet.cgroups_per_qos => return fail("kubelet has cgroupsPerQOS: false", NO_VMS, fix),
-        _ => {}
-    }
-    let Some((pid, place)) = &seen.misplaced else {
-        return pass("pods are below /kubepods.slice or /kubepods");
-    };
-    let (place, fix) = match place {
-        ProcessPlace::OutsideOfPods(name) => (
-            format!("{name}, a container outside its pod's cgroup"),
+        (_, Some((pid, ProcessPlace::OutsideOfPods(name)))) => (
+            format!("process {pid} is in {name}, a container outside its pod's cgroup"),
+            NOT_ADMITTED,
             "set the runtime's cgroup driver to kubelet's (containerd: SystemdCgroup, CRI-O: cgroup_manager), drain the node, restart both",
         ),
-        ProcessPlace::Docker(name) => (
-            format!("{name}, a container of cri-dockerd"),
+        (_, Some((pid, ProcessPlace::Docker(name)))) => (
+            format!("process {pid} is in {name}, a container of cri-dockerd"),
+            NOT_ADMITTED,
             "run pods with containerd or CRI-O",
         ),
-        ProcessPlace::OtherRoot(root) => (
-            format!("a pod below {root}"),
+        (_, Some((pid, ProcessPlace::OtherRoot(root)))) => (
+            format!("process {pid} is in a pod below {root}"),
+            NOT_ADMITTED,
             "remove cgroupRoot from the configuration of that pod's kubelet",
         ),
-        ProcessPlace::Container(_) | ProcessPlace::Elsewhere => return pass("pods are below kubepods"),
+        _ => return pass("pods are below /kubepods.slice or /kubepods"),
     };
-    fail(format!("process {pid} is in {place}"), "no such VM is admitted", fix)
+    fail(fact, effect, fix)
 }
 
 /// Who assigns CPUs, and whether some are reserved, so that the shared CPUs stay the same.
@@ -169,22 +173,22 @@ pub(super) fn state(seen: &Observed) -> CheckResult {
     if let Some((cause, _)) = causes.into_iter().find(|(_, check)| is_failed(*check)) {
         return Err(cause);
     }
-    let is_kubelets = seen.allocator.source == CpuSource::Kubelet;
-    let why = match &seen.files.cpus {
-        Err(unusable) => Some(unusable.text.clone()),
-        Ok(Some(state)) => unusable(state).filter(|_| is_kubelets),
-        Ok(None) if is_kubelets && seen.described.is_err() => {
-            seen.kubelet()?;
-            Some("cpu_manager_state: No such file".to_owned())
+    let why = match (&seen.described, &seen.files.cpus) {
+        (Ok(told), _) => {
+            let reason = told.problems.iter().find(|reason| OF_FILE.contains(&reason.code));
+            return reason.map_or_else(|| pass(USABLE), |reason| Ok(reported(reason)));
         }
-        Ok(None) => None,
+        (_, Err(unusable)) => Some(unusable.text.clone()),
+        _ if seen.allocator.source == CpuSource::Steliad => None,
+        (_, Ok(Some(state))) => unusable(state),
+        (_, Ok(None)) => seen
+            .kubelet()
+            .map(|_| Some("cpu_manager_state: No such file".to_owned()))?,
     };
-    let read = why.map(|why| Reason::of_node(ReasonCode::KubeletUnusable, why));
-    let reason = match &seen.described {
-        Ok(told) => told.problems.iter().find(|reason| OF_FILE.contains(&reason.code)),
-        Err(_) => read.as_ref(),
-    };
-    reason.map_or_else(|| pass("can be used"), |reason| Ok(reported(reason)))
+    why.map_or_else(
+        || pass(USABLE),
+        |why| Ok(reported(&Reason::of_node(ReasonCode::KubeletUnusable, why))),
+    )
 }
 
 /// Whether kubelet starts with its configuration and its state files.

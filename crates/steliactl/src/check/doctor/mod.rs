@@ -166,15 +166,6 @@ impl Examined {
     fn count(&self, is: impl Fn(&Diagnosis) -> bool) -> usize {
         self.diagnoses.iter().filter(|one| is(one)).count()
     }
-
-    /// The fact, and how many checks were skipped because of it.
-    fn fact(&self, one: &Diagnosis) -> String {
-        match self.count(|other| other.needs == Some(one.check)) {
-            skipped if skipped == 0 || one.outcome == Outcome::Pass => one.fact.clone(),
-            1 => format!("{}; 1 check needs it and was skipped", one.fact),
-            skipped => format!("{}; {skipped} checks need it and were skipped", one.fact),
-        }
-    }
 }
 
 impl Render for Examined {
@@ -185,8 +176,8 @@ impl Render for Examined {
         shown.sort_by_key(|one| one.outcome);
         let blocks = shown.into_iter();
         let blocks = blocks.map(|one| {
-            let (label, fact) = (one.outcome.label(), self.fact(one));
-            stacked(label, one.check, &fact, one.effect, &one.fix, style)
+            let label = one.outcome.label();
+            stacked(label, one.check, &one.fact, one.effect, &one.fix, style)
         });
         let mut text: String = blocks.collect();
         if style.legend {

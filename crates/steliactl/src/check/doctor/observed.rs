@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use kubelet_planner::Machine;
 use stelia_cpus::Topology;
@@ -14,38 +13,36 @@ use stelia_kubelet::config::{self, ConfigError, KubeletConfig};
 use stelia_kubelet::devices::plugin_folder;
 use stelia_kubelet::home::{self, Search};
 use stelia_kubelet::process_place::ProcessPlace;
-use stelia_node_plan::machine as machine_of;
+use stelia_node_plan::machine;
 use stelia_settings::Settings;
-use tokio::process::Command;
-use tokio::time::timeout;
 
 use super::{DAEMON, KUBELET, kubelet, vms};
+use crate::check::printed;
 use crate::shared::daemon::{Description, Failure};
 use crate::shared::files::{KubeletFiles, below, without_root};
 
-/// How long systemd may take to answer.
-const SYSTEMD_TIMEOUT: Duration = Duration::from_secs(3);
+/// The files that checks look at, below the root.
+const FILES: [&str; 7] = [RELEASE, CONTROLLERS, COMMAND_LINE, KVM, NUMA_BALANCING, TRACING, SOCKET];
+pub(super) const RELEASE: &str = "proc/sys/kernel/osrelease";
+/// Of the root cgroup; not there where cgroup v2 is not mounted at /sys/fs/cgroup.
+pub(super) const CONTROLLERS: &str = "sys/fs/cgroup/cgroup.controllers";
+pub(super) const COMMAND_LINE: &str = "proc/cmdline";
+pub(super) const KVM: &str = "dev/kvm";
+pub(super) const NUMA_BALANCING: &str = "proc/sys/kernel/numa_balancing";
+/// Of tracefs.
+pub(super) const TRACING: &str = "sys/kernel/tracing/events";
+pub(super) const SOCKET: &str = "run/stelia/runner/socket";
 
 /// Plain values; an error says why one could not be read.
 #[derive(Debug)]
 pub(super) struct Observed {
-    /// `/proc/sys/kernel/osrelease`; empty where it is not there.
-    pub(super) kernel: String,
+    /// Those of [`FILES`] that exist, each with its text; that of a device, a folder or a socket is empty.
+    pub(super) texts: BTreeMap<&'static str, String>,
     /// systemd's version, from the library that PID 1 is linked to.
     pub(super) systemd: Option<u32>,
-    /// `cgroup.controllers` of the root cgroup; empty where cgroup v2 is not mounted at /sys/fs/cgroup.
-    pub(super) controllers: String,
     /// Whether cgroups have `cpuset.cpus.exclusive`; `None` where no cgroup has the cpuset controller.
     pub(super) exclusive: Option<bool>,
     pub(super) topology: Result<Topology, String>,
-    /// `/proc/cmdline`.
-    pub(super) cmdline: String,
-    pub(super) kvm: bool,
-    pub(super) numa_balancing: bool,
-    /// Whether tracefs may be used: `/sys/kernel/tracing/events`.
-    pub(super) tracing: bool,
-    /// Whether the runner socket exists.
-    pub(super) socket: bool,
 
     /// The running kubelet's configuration.
     pub(super) kubelet: Result<KubeletConfig, ConfigError>,
@@ -77,12 +74,12 @@ impl Observed {
     /// Reads what is in files; `root` is `/`.
     pub(super) fn read(root: &Path, described: Result<Description, Failure>) -> Self {
         let (proc, sys) = (root.join("proc"), root.join("sys"));
-        let text = |path: &str| {
-            fs::read_to_string(root.join(path))
-                .unwrap_or_default()
-                .trim()
-                .to_owned()
-        };
+        let there = FILES.into_iter().filter(|file| root.join(file).exists());
+        let texts = there.map(|file| {
+            let path = Some(root.join(file)).filter(|path| path.is_file());
+            let text = path.and_then(|path| fs::read_to_string(path).ok());
+            (file, text.unwrap_or_default().trim().to_owned())
+        });
         let kubelet = config::read(&proc, root, Search::SocketsThenNames);
         let stopped = matches!(kubelet, Err(ConfigError::NotRunning));
         let settings = stelia_settings::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);
@@ -94,23 +91,15 @@ impl Observed {
         let running = kubelet.as_ref().ok().map(|kubelet| &kubelet.root_dir);
         let folder = running.or(home.as_ref().ok()).cloned();
         let folder = below(root, &folder.unwrap_or_else(|| KubeletConfig::default().root_dir));
-        let topology = Topology::read(&sys).map_err(|error| error.to_string());
         let files = KubeletFiles::read(root, &folder);
         let plugins = plugin_folder(root, &folder);
         let as_kubelet = Topology::read_as_kubelet(&sys).ok().zip(numa::read(&sys).ok());
-        let machine = as_kubelet.map(|(topology, numa)| machine_of(&topology, &topology.caches(&sys), &numa));
         let drivers = stelia_kernel::dra::cpu_drivers(root, &folder).into_iter();
         Self {
-            kernel: text("proc/sys/kernel/osrelease"),
+            texts: texts.collect(),
             systemd: systemd(root),
-            controllers: text("sys/fs/cgroup/cgroup.controllers"),
             exclusive: has_exclusive(&sys.join("fs/cgroup")),
-            cmdline: text("proc/cmdline"),
-            kvm: root.join("dev/kvm").exists(),
-            numa_balancing: vms::numa_balances(&proc),
-            tracing: sys.join("kernel/tracing/events").is_dir(),
-            socket: root.join("run/stelia/runner/socket").exists(),
-
+            topology: Topology::read(&sys).map_err(|error| error.to_string()),
             stopped: stopped.then(|| config::kubeadm(root)).flatten().map(|(_, read)| read),
             home: match (home.map(|path| without_root(root, &path)), &kubelet) {
                 (Ok(read), Ok(kubelet)) if real(&read) != real(&kubelet.root_dir) => {
@@ -122,15 +111,13 @@ impl Observed {
             allocator: settings.policies.allocator,
             low_quotas: vms::low_quotas(root, files.cpus.as_ref().ok().and_then(Option::as_ref)),
             files,
-            machine,
+            machine: as_kubelet.map(|(topology, numa)| machine(&topology, &topology.caches(&sys), &numa)),
             dra: drivers.map(|(name, path)| (name, without_root(root, &path))).collect(),
             misplaced: kubelet::misplaced(&proc),
             has_plugin_folder: plugins
                 .try_exists()
                 .map_err(|cause| format!("read {}: {cause}", plugins.display())),
-            topology,
             kubelet,
-
             units: BTreeMap::new(),
             described,
         }
@@ -138,17 +125,17 @@ impl Observed {
 
     /// What systemd says of this host's services; nothing where it does not answer.
     pub(super) async fn read_units(&mut self) {
-        let mut command = Command::new("systemctl");
-        command.args([
-            "show",
-            "--property=Id,ActiveState,StatusText",
-            "steliad",
-            "steliad-device-plugin",
-        ]);
-        let answer = timeout(SYSTEMD_TIMEOUT, command.kill_on_drop(true).output()).await;
-        if let Ok(Ok(answer)) = answer {
-            self.units = parse_units(&String::from_utf8_lossy(&answer.stdout));
-        }
+        let text = printed("systemctl show --property=Id,ActiveState,StatusText steliad steliad-device-plugin").await;
+        self.units = parse_units(&text.unwrap_or_default());
+    }
+
+    /// What one of the files has; empty where it is not there.
+    pub(super) fn text(&self, file: &str) -> &str {
+        self.texts.get(file).map_or("", String::as_str)
+    }
+
+    pub(super) fn has(&self, file: &str) -> bool {
+        self.texts.contains_key(file)
     }
 
     pub(super) fn kubelet(&self) -> Result<&KubeletConfig, &'static str> {
@@ -180,18 +167,14 @@ pub(super) fn parse_units(text: &str) -> BTreeMap<String, (String, String)> {
 
 /// PID 1 maps `libsystemd-shared-<version>[.suffix].so`.
 pub(crate) fn systemd(root: &Path) -> Option<u32> {
-    let folders = [
-        "lib/systemd",
-        "lib64/systemd",
-        "lib/x86_64-linux-gnu/systemd",
-        "lib/aarch64-linux-gnu/systemd",
-    ];
-    let entries = folders
-        .iter()
-        .filter_map(|folder| fs::read_dir(root.join("usr").join(folder)).ok());
-    entries.flat_map(|entries| entries.flatten()).find_map(|entry| {
-        let name = entry.file_name();
-        let version = name.to_str()?.strip_prefix("libsystemd-shared-")?;
+    let libraries = ["lib*/systemd", "lib/*-linux-gnu/systemd"]
+        .into_iter()
+        .filter_map(|folder| {
+            let pattern = root.join("usr").join(folder).join("libsystemd-shared-*");
+            glob::glob(pattern.to_str()?).ok()
+        });
+    libraries.flatten().flatten().find_map(|path| {
+        let version = path.file_name()?.to_str()?.strip_prefix("libsystemd-shared-")?;
         version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
     })
 }

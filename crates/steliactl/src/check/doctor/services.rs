@@ -5,6 +5,7 @@ use stelia_api::quiet::Irqbalance;
 use stelia_api::{Reason, ReasonCode};
 
 use super::kubelet::OF_FILE;
+use super::observed::{SOCKET, TRACING};
 use super::{CheckResult, Diagnosis, Observed, Outcome, diagnosis, fail, note, pass, warn};
 use crate::check::noise::NOT_REPORTED;
 use crate::shared::daemon::{Failure, is_reported};
@@ -52,7 +53,7 @@ pub(super) fn daemon(seen: &Observed) -> CheckResult {
 }
 
 pub(super) fn socket(seen: &Observed) -> CheckResult {
-    if seen.socket {
+    if seen.has(SOCKET) {
         return pass("/run/stelia/runner/socket");
     }
     let fix = "systemctl enable --now steliad-runner.socket";
@@ -119,7 +120,7 @@ pub(super) fn ledger(seen: &Observed) -> CheckResult {
             "journalctl -u steliad",
         );
     }
-    if !seen.tracing {
+    if !seen.has(TRACING) {
         let fix = "run steliactl doctor as root; then see /sys/kernel/security/lockdown";
         return note("tracefs is not mounted or not readable", "it cannot name tasks", fix);
     }

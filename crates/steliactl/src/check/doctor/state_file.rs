@@ -46,27 +46,24 @@ struct Assignment {
 /// Reads a file. `root` is `/`, `pods` are the names of its pods.
 pub(crate) fn read_state_file(path: &Path, root: &Path, pods: &Pods) -> StateFile {
     let file = path.display().to_string();
-    let state = match read(path) {
-        Ok(state) => state,
-        Err(reason) => {
-            return StateFile {
-                file,
-                reason,
-                is_refused: true,
-                ..StateFile::default()
-            };
-        }
-    };
-    StateFile {
-        file,
-        reason: unusable(&state).unwrap_or_default(),
-        is_refused: false,
-        schema: format!("{:?}", state.schema),
-        shared_pool: state.shared_pool(),
-        assignments: assignments(&state, root, pods),
-        policy: state.policy,
-        default_cpus: state.default_cpus,
-        unknown_keys: state.unknown_keys,
+    match read(path) {
+        Ok(state) => StateFile {
+            file,
+            reason: unusable(&state).unwrap_or_default(),
+            is_refused: false,
+            schema: format!("{:?}", state.schema),
+            shared_pool: state.shared_pool(),
+            assignments: assignments(&state, root, pods),
+            policy: state.policy,
+            default_cpus: state.default_cpus,
+            unknown_keys: state.unknown_keys,
+        },
+        Err(reason) => StateFile {
+            file,
+            reason,
+            is_refused: true,
+            ..StateFile::default()
+        },
     }
 }
 
@@ -85,29 +82,27 @@ fn read(path: &Path) -> Result<CpuManagerState, String> {
 }
 
 fn assignments(state: &CpuManagerState, root: &Path, pods: &Pods) -> Vec<Assignment> {
-    let whole = state.pod_entries.iter().map(|(pod, cpus)| (pod, "", cpus));
-    let containers = state.entries.iter().flat_map(|(pod, own)| {
-        let own = own.iter();
-        own.map(move |(container, cpus)| (pod, container.as_str(), cpus))
-    });
-    let all = whole.chain(containers).map(|(pod, container, cpus)| Assignment {
+    let cgroups = KernelCgroups::new(root.join("sys/fs/cgroup"));
+    // A pod's shared pool, by the cgroups of its running containers; those that cannot be read are left out.
+    let shared_in_pod = |pod: &PodUid| {
+        let running = live_containers(&cgroups, &root.join("run"), pod, None).unwrap_or_default();
+        let uses = entry_uses(state, pod, &running);
+        state.pod_shared_pool(pod, &uses).unwrap_or_default()
+    };
+    let of_pod = |pod: &PodUid, container: &str, cpus: &CpuSet| Assignment {
         pod: pods.get(pod.as_str()),
         container: container.to_owned(),
         cpus: cpus.clone(),
-        shared_in_pod: container.is_empty().then(|| shared_in_pod(state, root, pod)),
-    });
-    let mut assignments: Vec<Assignment> = all.collect();
+        shared_in_pod: container.is_empty().then(|| shared_in_pod(pod)),
+    };
+    let whole = state.pod_entries.iter().map(|(pod, cpus)| of_pod(pod, "", cpus));
+    let mut assignments: Vec<Assignment> = whole.collect();
+    for (pod, own) in &state.entries {
+        assignments.extend(own.iter().map(|(container, cpus)| of_pod(pod, container, cpus)));
+    }
     // By the first CPU; one without CPUs is the last.
     assignments.sort_by_key(|one| (one.cpus.iter().next().unwrap_or(u32::MAX), !one.container.is_empty()));
     assignments
-}
-
-/// A pod's shared pool, by the cgroups of its running containers; those that cannot be read are left out.
-fn shared_in_pod(state: &CpuManagerState, root: &Path, pod: &PodUid) -> CpuSet {
-    let cgroups = KernelCgroups::new(root.join("sys/fs/cgroup"));
-    let running = live_containers(&cgroups, &root.join("run"), pod, None).unwrap_or_default();
-    let uses = entry_uses(state, pod, &running);
-    state.pod_shared_pool(pod, &uses).unwrap_or_default()
 }
 
 /// Why steliad would not act on this file; `None` if it would.

@@ -1,6 +1,5 @@
 //! Checks of containers with exclusive CPUs: quotas, and where their memory and devices are.
 
-use std::fs;
 use std::path::Path;
 
 use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, KernelCgroups, read_cpus};
@@ -8,6 +7,7 @@ use stelia_kernel::containers::{container_levels, least_limit_milli, pod_contain
 use stelia_kernel::locality::{Locality, NodeMemory, size};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState};
 
+use super::observed::NUMA_BALANCING;
 use super::{CheckResult, Observed, STATE, first_few, note, pass, warn};
 use crate::shared::daemon::{Pod, Pods};
 use crate::shared::output::counted;
@@ -15,15 +15,9 @@ use crate::shared::output::counted;
 /// From this much memory on a VM counts as large, in bytes.
 const LARGE_VM_BYTES: u64 = 32 << 30;
 
-/// Whether the kernel balances tasks and memory between NUMA nodes; `proc` is `/proc`.
-pub(crate) fn numa_balances(proc: &Path) -> bool {
-    let setting = fs::read_to_string(proc.join("sys/kernel/numa_balancing")).unwrap_or_default();
-    !matches!(setting.trim(), "" | "0")
-}
-
 /// Whether the kernel's balancing between NUMA nodes has something to do with a VM: it has CPUs of several, or so much memory
 /// that looking through it is felt.
-pub(crate) fn is_large(locality: &Locality) -> bool {
+fn is_large(locality: &Locality) -> bool {
     let memory = locality.memory.values().map(NodeMemory::counted).sum::<u64>();
     locality.nodes.len() > 1 || memory >= LARGE_VM_BYTES
 }
@@ -32,7 +26,7 @@ pub(crate) fn is_large(locality: &Locality) -> bool {
 pub(super) fn numa_balancing(seen: &Observed) -> CheckResult {
     let vms = seen.described.iter().flat_map(|told| told.locality.instances.values());
     let large = vms.filter(|vm| is_large(vm)).count() as u64;
-    if !seen.numa_balancing || large == 0 {
+    if matches!(seen.text(NUMA_BALANCING), "" | "0") || large == 0 {
         return pass("off, or no VM is large");
     }
     let fact = format!("on, with {} of many NUMA nodes or much memory", counted(large, "VM"));

@@ -16,11 +16,11 @@ use stelia_api::quiet::{Problem, Quiet, RemainingCause};
 use stelia_cpus::CpuSet;
 
 use super::{first_few, group_by_key};
-use crate::shared::daemon::{Description, Pod, Selected, is_reported, whose};
+use crate::shared::daemon::{Description, FORMER, Pod, Selected, age, is_reported, restart, whose};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{Fired, interrupts, measured};
 use crate::shared::output::{
-    Column, Meaning, Render, TextStyle, column, counted, paragraph, printable, stacked, table,
+    Column, Meaning, Render, TextStyle, column, counted, now, paragraph, printable, stacked, table,
 };
 
 /// Prefix of the name of a workqueue's rescuer, a thread that runs only when memory is short.
@@ -30,6 +30,9 @@ const RESCUER: &str = "kworker/R-";
 pub(crate) const NOT_REPORTED: &str = "steliad-quiet has not reported";
 
 const JOURNAL: &str = "journalctl -eu steliad-quiet";
+const START: &str = "systemctl enable --now steliad-quiet.socket";
+const STEER: &str = "set irq-steering = \"shared\" in /etc/stelia/steliad.toml, then systemctl reload steliad";
+const OF_THREAD: &str = "look for a setting of its driver's or subsystem's (/usr/share/doc/steliad/quiet-cpus.md)";
 const UNCOUNTED: &str = "device interrupts could not be counted";
 
 /// How long device interrupts are counted.
@@ -45,12 +48,19 @@ pub(crate) struct Noise {
     sources: Vec<Source>,
     /// What else could not be done; without a pod where it is of no VM in particular.
     problems: Vec<Problem>,
+    #[serde(skip)]
+    fix_of_problem: &'static str,
     /// What was done on the node.
     #[serde(skip)]
-    quiet: Arc<Quiet>,
+    moved: Arc<Quiet>,
     /// Whether device interrupts could be counted.
     #[serde(skip)]
     is_counted: bool,
+    /// The selected VMs that were released and may run on, each with how long ago, and what to do about them.
+    #[serde(skip)]
+    former: Vec<(Pod, String)>,
+    #[serde(skip)]
+    former_fix: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -65,7 +75,7 @@ struct VmNoise {
 }
 
 /// A device interrupt that reaches CPUs of VMs, or a kernel thread that may run there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 struct Source {
     /// `irq` and its number, or `thread` and its ID.
     source: String,
@@ -86,7 +96,12 @@ struct Source {
 /// What disturbs the selected VMs.
 pub(crate) async fn gather(roots: &Roots, selected: &Selected) -> Noise {
     let fired = measured(&roots.proc, MEASURE_INTERVAL).await;
-    noise(&selected.described, selected.uids().as_ref(), fired.as_deref())
+    let former = selected.former.iter();
+    Noise {
+        former: former.map(|(pod, ended)| (pod.clone(), age(*ended, now()))).collect(),
+        former_fix: restart(&selected.described),
+        ..noise(&selected.described, selected.uids().as_ref(), fired.as_deref())
+    }
 }
 
 fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Option<&[Fired]>) -> Noise {
@@ -108,13 +123,12 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
             }
         }
         let by_ledger = ledger.vms.get(uid.as_str()).filter(|one| one.covered_us > 0);
+        // Where no CPU is known, none is known to be offline.
+        let is_online = online.is_empty() || !one.exclusive.is_disjoint(&online);
         VmNoise {
             pod: Pod::of(uid, one),
             exclusive_cpus: one.exclusive.clone(),
-            // Where no CPU is known, none is known to be offline.
-            interrupts_per_second: fired
-                .filter(|_| online.is_empty() || !one.exclusive.is_disjoint(&online))
-                .map(|_| sum),
+            interrupts_per_second: fired.filter(|_| is_online).map(|_| sum),
             interrupts_by_ledger: by_ledger.map(|one| one.devices),
         }
     });
@@ -123,91 +137,74 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
         let counted = (vm.interrupts_per_second, vm.interrupts_by_ledger);
         (Reverse(counted), vm.pod.to_string())
     });
-    let is_off = quiet.steering == "off";
     let is_unanswered = quiet.steering.is_empty() || quiet.answered_us == 0 || quiet.report.interrupts == 0;
-    let problem = quiet.problem.as_deref();
-    // Without VMs that have CPUs nothing is asked of steliad-quiet.
-    let problem = problem.or((is_unanswered && !is_off && !vms.is_empty()).then_some(NOT_REPORTED));
-    let problem = problem.or(is_off.then_some("irq-steering is off"));
-    let source = |source, name: &str, cpus: &CpuSet, (reason, text, fix)| {
-        let reached = vms.iter().filter(|vm| !vm.exclusive_cpus.is_disjoint(cpus));
-        let all = reached
-            .clone()
-            .fold(CpuSet::new(), |all, vm| all.union(&vm.exclusive_cpus));
-        Source {
-            source,
-            name: name.to_owned(),
-            cpus: all.intersection(cpus),
-            reason,
-            text,
-            fix,
-            per_second: None,
-            count: None,
-            disturbs: reached.clone().any(|vm| vm.interrupts_by_ledger != Some(0)),
-            vms: reached.map(|vm| vm.pod.clone()).collect(),
-        }
+    let (problem, fix_of_problem) = match &quiet.problem {
+        Some(problem) => (Some(problem.as_str()), JOURNAL),
+        None if quiet.steering == "off" => (Some("irq-steering is off"), STEER),
+        // Without VMs that have CPUs nothing is asked of steliad-quiet.
+        None if is_unanswered && !vms.is_empty() => (Some(NOT_REPORTED), START),
+        None => (None, "steliactl reconcile"),
     };
     let remaining = quiet.report.remaining.iter().map(|one| {
-        let rate = fired.map(|_| firing.get(&one.irq).map_or(0, |(_, rate)| *rate));
+        let there = firing.get(&one.irq);
+        let rate = fired.map(|_| there.map_or(0, |(_, rate)| *rate));
         // What the kernel says of a mask that it does not take is the same of each.
         let is_plain = one.text.is_empty() || one.why == RemainingCause::Managed;
         let error = if is_plain { "" } else { &format!(": {}", one.text) };
-        let why = (one.why.name(), format!("{}{error}", one.why.text()), one.why.fix());
-        let cpus = firing.get(&one.irq).map_or(&one.cpus, |(cpus, _)| cpus);
-        let source = source(format!("irq {}", one.irq), &one.name, cpus, why);
         Source {
-            disturbs: rate > Some(0) || one.count > 0 && source.disturbs || is_reported(described, one),
+            cpus: there.map_or(&one.cpus, |(cpus, _)| cpus).clone(),
+            text: format!("{}{error}", one.why.text()),
             per_second: rate,
             count: Some(one.count),
-            ..source
+            disturbs: rate > Some(0) || is_reported(described, one),
+            ..Source::new(format!("irq {}", one.irq), &one.name, one.why.name(), one.why.fix())
         }
     });
     let is_left = |irq| quiet.report.remaining.iter().any(|one| one.irq == irq);
-    let (why, fix) = match problem {
-        Some(problem) => (problem, fix_of_steering(quiet)),
-        None => ("steliad-quiet has not moved it yet", "steliactl reconcile"),
-    };
     let unmoved = fired.unwrap_or_default().iter().filter(|one| !is_left(one.irq));
     let unmoved = unmoved.filter_map(|one| {
         let (cpus, rate) = firing.get(&one.irq)?;
-        let why = ("not-moved", why.to_owned(), fix);
-        let source = source(format!("irq {}", one.irq), &one.name, cpus, why);
         Some(Source {
+            cpus: cpus.clone(),
+            text: problem.unwrap_or("steliad-quiet has not moved it yet").to_owned(),
             per_second: Some(*rate),
             disturbs: true,
-            ..source
+            ..Source::new(format!("irq {}", one.irq), &one.name, "not-moved", fix_of_problem)
         })
     });
-    let threads = quiet.report.threads_remaining.iter().map(|one| {
-        let text = format!("the thread's CPUs cannot be set: {}", one.text);
-        let fix = "look for a setting of its driver's or subsystem's (/usr/share/doc/steliad/quiet-cpus.md)";
-        let source = source(format!("thread {}", one.id), &one.name, &one.cpus, ("bound", text, fix));
-        Source {
-            disturbs: !one.name.starts_with(RESCUER),
-            ..source
-        }
+    let threads = quiet.report.threads_remaining.iter().map(|one| Source {
+        cpus: one.cpus.clone(),
+        text: format!("the thread's CPUs cannot be set: {}", one.text),
+        disturbs: !one.name.starts_with(RESCUER),
+        ..Source::new(format!("thread {}", one.id), &one.name, "bound", OF_THREAD)
     });
-    let sources = remaining.chain(unmoved).chain(threads);
-    let mut sources: Vec<Source> = sources.filter(|one| !one.vms.is_empty()).collect();
+    let mut sources: Vec<Source> = remaining.chain(unmoved).chain(threads).collect();
+    for one in &mut sources {
+        let reached: Vec<&VmNoise> = vms
+            .iter()
+            .filter(|vm| !vm.exclusive_cpus.is_disjoint(&one.cpus))
+            .collect();
+        // What was seen there disturbs, unless the ledger has seen nothing.
+        one.disturbs |= one.count > Some(0) && reached.iter().any(|vm| vm.interrupts_by_ledger != Some(0));
+        let all = reached
+            .iter()
+            .fold(CpuSet::new(), |all, vm| all.union(&vm.exclusive_cpus));
+        one.cpus = all.intersection(&one.cpus);
+        one.vms = reached.into_iter().map(|vm| vm.pod.clone()).collect();
+    }
+    sources.retain(|one| !one.vms.is_empty());
     sources.sort_by_key(|one| Reverse((one.disturbs, one.per_second, one.count)));
     let problems = quiet.report.problems.iter();
     let problems = problems.filter(|one| one.pod.is_empty() || has(&one.pod));
     Noise {
         problem: problem.map(str::to_owned),
+        fix_of_problem,
         sources,
         problems: problems.cloned().collect(),
-        quiet: quiet.clone(),
+        moved: quiet.clone(),
         is_counted: fired.is_some(),
         vms,
-    }
-}
-
-/// What makes `steliad-quiet` move interrupts.
-fn fix_of_steering(quiet: &Quiet) -> &'static str {
-    match quiet.steering.as_str() {
-        "off" => "set irq-steering = \"shared\" in /etc/stelia/steliad.toml, then systemctl reload steliad",
-        _ if quiet.problem.is_some() => JOURNAL,
-        _ => "systemctl enable --now steliad-quiet.socket",
+        ..Noise::default()
     }
 }
 
@@ -228,6 +225,16 @@ fn number(count: Option<u64>) -> String {
 }
 
 impl Source {
+    fn new(source: String, name: &str, reason: &'static str, fix: &'static str) -> Self {
+        Self {
+            source,
+            name: name.to_owned(),
+            reason,
+            fix,
+            ..Self::default()
+        }
+    }
+
     fn whose(&self) -> String {
         whose(&self.vms.iter().collect::<Vec<_>>())
     }
@@ -256,29 +263,35 @@ impl Noise {
         };
         let mut text = String::new();
         for ((why, fix), sources) in group_by_key(self.disturbing().map(|one| ((&one.text, one.fix), one))) {
-            let vms = group_by_key(sources.iter().map(|one| (one.whose(), one.fact())));
-            for (whose, facts) in &vms {
-                text += &fail(whose, &format!("{}; {why}", first_few(facts)), fix);
+            for (whose, facts) in group_by_key(sources.iter().map(|one| (one.whose(), one.fact()))) {
+                text += &fail(&whose, &format!("{}; {why}", first_few(&facts)), fix);
             }
         }
-        let problems = self.problems.iter().map(|one| {
+        for one in &self.problems {
             let vm = self.vms.iter().find(|vm| vm.pod.pod_uid == one.pod);
             let whose = vm.map_or("node".to_owned(), |vm| vm.pod.to_string());
-            fail(&whose, &one.text, JOURNAL)
-        });
+            text += &fail(&whose, &one.text, JOURNAL);
+        }
         let is_told = |problem: &&String| self.disturbing().any(|one| one.text == **problem);
-        let effect = "device interrupts are not moved off VMs' CPUs";
-        let problem = self.problem.iter().filter(|problem| !is_told(problem));
-        let problem = problem.map(|problem| note("node", problem, effect, fix_of_steering(&self.quiet)));
-        let unread = format!("{UNCOUNTED}: /proc/interrupts cannot be read");
-        let unread = (!self.is_counted).then(|| note("node", &unread, "", ""));
+        if let Some(problem) = self.problem.as_ref().filter(|problem| !is_told(problem)) {
+            let effect = "device interrupts are not moved off VMs' CPUs";
+            text += &note("node", problem, effect, self.fix_of_problem);
+        }
+        if !self.is_counted {
+            text += &note("node", &format!("{UNCOUNTED}: /proc/interrupts cannot be read"), "", "");
+        }
         let offline = self
             .vms
             .iter()
             .filter(|vm| self.is_counted && vm.interrupts_per_second.is_none());
         let offline: Vec<&Pod> = offline.map(|vm| &vm.pod).collect();
-        let offline = (!offline.is_empty()).then(|| note(&whose(&offline), "all its CPUs are offline", "", ""));
-        text + &problems.chain(problem).chain(unread).chain(offline).collect::<String>()
+        if !offline.is_empty() {
+            text += &note(&whose(&offline), "all its CPUs are offline", "", "");
+        }
+        for (pod, age) in &self.former {
+            text += &note(&pod.to_string(), &format!("{FORMER} ({age} ago)"), "", self.former_fix);
+        }
+        text
     }
 
     /// `1 of 2 VMs disturbed`, unless none is.
@@ -290,38 +303,34 @@ impl Noise {
 
     /// `1 of 2 VMs disturbed. Moved 12 of 40 device interrupts, 2 kernel threads.`
     fn summary(&self, style: TextStyle) -> String {
-        let report = &self.quiet.report;
-        let measured = self.vms.iter().filter(|vm| vm.interrupts_per_second.is_some());
-        let mut parts = Vec::new();
-        match (self.disturbed(), measured.count() as u64) {
-            (Some(disturbed), _) => parts.push(format!("{disturbed}.")),
-            (None, 0) => {}
-            (None, measured) => {
-                let measured = counted(measured, "VM");
-                parts.push(format!(
-                    "Nothing disturbed {measured} for {} s.",
-                    MEASURE_INTERVAL.as_secs()
-                ));
-            }
+        if self.vms.is_empty() {
+            return paragraph("No VM has CPUs of its own: nothing was counted.", style);
         }
+        let measured = self.vms.iter().filter(|vm| vm.interrupts_per_second.is_some());
+        let nothing = match measured.count() as u64 {
+            0 => String::new(),
+            measured => {
+                let (measured, seconds) = (counted(measured, "VM"), MEASURE_INTERVAL.as_secs());
+                format!("Nothing disturbed {measured} for {seconds} s.")
+            }
+        };
+        let mut text = self.disturbed().map_or(nothing, |disturbed| disturbed + ".");
         if self.problem.is_none() {
+            let report = &self.moved.report;
             let interrupts = counted(report.interrupts.into(), "device interrupt");
             let threads = counted(report.threads_moved, "kernel thread");
-            parts.push(format!("Moved {} of {interrupts}, {threads}.", report.moved));
+            text += &format!(" Moved {} of {interrupts}, {threads}.", report.moved);
         }
         let harmless = self.sources.len() - self.disturbing().count();
         if harmless > 0 && !style.wide {
-            parts.push(format!("{} (-o wide).", counted(harmless as u64, "harmless source")));
+            text += &format!(" {} (-o wide).", counted(harmless as u64, "harmless source"));
         }
-        paragraph(&parts.join(" "), style)
+        paragraph(text.trim_start(), style)
     }
 }
 
 impl Render for Noise {
     fn text(&self, style: TextStyle) -> String {
-        if self.vms.is_empty() {
-            return "No VM has CPUs of its own.\n".to_owned();
-        }
         let heading = match self.vms.as_slice() {
             [vm] if style.legend => &format!("{}: CPUs {}\n", printable(&vm.pod.to_string()), vm.exclusive_cpus),
             _ => "",

@@ -9,7 +9,7 @@ use stelia_api::{Reason, ReasonCode};
 use super::*;
 use crate::shared::daemon::node::testing::{PODS, instance_mut, node, quiet};
 use crate::shared::output::manual::explained;
-use crate::tests::fixtures::{columns, headings, holds, never_says, says, text, wide};
+use crate::tests::fixtures::{columns, headings, holds, never_says, pod, says, text, wide};
 
 #[test]
 fn every_column_is_explained() {
@@ -217,5 +217,17 @@ fn a_calm_node_says_so_and_succeeds() {
     assert_eq!(told.text(TextStyle::from(false)), "");
     let mut empty = calm();
     empty.node.instances.clear();
-    assert_eq!(text(&of(&empty)), "No VM has CPUs of its own.\n");
+    let mut none = of(&empty);
+    assert_eq!(text(&none), "No VM has CPUs of its own: nothing was counted.\n");
+    (none.former, none.former_fix) = (vec![(pod(PODS[0], "team-a/web"), "5m".to_owned())], "restart it");
+    says(
+        &text(&none),
+        &[
+            "NOTE  team-a/web: released",
+            "(5m ago)",
+            "restart it",
+            "nothing was counted",
+        ],
+    );
+    assert_eq!(none.failure(), None);
 }

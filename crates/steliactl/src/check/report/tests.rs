@@ -29,16 +29,22 @@ fn the_text_has_every_section_and_no_control_characters_and_json_a_member_for_ea
     report.add("kubelet_config", "kubelet's configuration", Ok(Listing(kubelet)));
     report.add("journal", "Journal", Ok(Listing(json!("a\x1b[2J\nb\n"))));
     report.add::<Listing>("ledger", "Ledger", Err(Failure::Other("it is off\x1b".to_owned())));
+    let listing = |text: &str| Ok(Listing(json!(text)));
+    report.add(
+        "doctor",
+        "Readiness",
+        listing("FAIL  kubelet-state: cut; 2 checks need it\n"),
+    );
     report.add(
         "verify",
         "Verification",
-        Ok(Listing(json!("FAIL  node: a\nFAIL  web: a\n"))),
+        listing("FAIL  node: cut\nFAIL  web: a\nFAIL  db: a\n"),
     );
     report.add("noise", "Noise", Ok(Failing));
     let text = text(&report);
     assert!(
         text.starts_with(
-            "== What is wrong ==\nVerification: node: a\nVerification: web: a\nNoise: 2 disturbances?\n\n== Node =="
+            "== What is wrong ==\nReadiness: kubelet-state: cut; 2 checks need it\nVerification: web: a\nVerification: db: a\nNoise: 2 disturbances?\n\n== Node =="
         ),
         "{text}"
     );
@@ -80,17 +86,16 @@ fn without_the_daemon_it_has_what_can_be_read() {
 
 #[test]
 fn a_program_that_is_missing_or_fails_is_told() {
-    let root = Path::new("/");
-    assert_eq!(printed(root, &["echo", "a"]).unwrap().0, json!("a\n"));
-    for command in [&["/nonexistent/program"][..], &["false"], &["true"]] {
-        let failure = printed(root, command).unwrap_err().to_string();
-        says(&failure, &[command[0]]);
+    let printed = |command| block_on(printed(command));
+    assert_eq!(printed("echo a").unwrap(), "a\n");
+    for command in ["/nonexistent/program", "false", "true"] {
+        says(&printed(command).unwrap_err().to_string(), &[command]);
     }
 }
 
 #[test]
 fn a_host_is_read_and_what_is_missing_is_empty() {
-    assert_eq!(host(Path::new("/nonexistent")).0["hostname"], "");
+    assert_eq!(host(Path::new("/nonexistent")).0["hostname"], Value::Null);
     let root = folder(&[
         ("proc/sys/kernel/hostname", "gpu3\n"),
         ("etc/os-release", "NAME=x\nPRETTY_NAME=\"Debian GNU/Linux 13\"\n"),
@@ -99,8 +104,7 @@ fn a_host_is_read_and_what_is_missing_is_empty() {
     holds(
         &host(root.path()).0,
         json!({
-            "/hostname": "gpu3", "/system": "Debian GNU/Linux 13", "/memory": "1.0 MiB", "/kernel": "",
-            "/systemd": null,
+            "/hostname": "gpu3", "/system": "Debian GNU/Linux 13", "/memory": "1024 kB", "/kernel": null, "/systemd": null,
         }),
     );
 }

@@ -40,18 +40,18 @@ pub(super) fn check(description: &Description, roots: &Roots) -> BTreeMap<String
         online: description.node.topology.online(),
     };
     let instances = &description.node.instances;
-    let isolated = instances.values().filter(|one| one.state == State::Isolated);
+    let isolated = instances
+        .values()
+        .filter(|one| one.state == State::Isolated || is_kept(one));
     let taken = isolated.flat_map(|one| one.exclusive.iter()).collect();
     let mut others = Vec::new();
     let looked = kernel.others(&taken, &mut others);
-    let outside = kernel.outside().map_err(|cause| cause.to_string());
     let workers = workqueue::in_force(&roots.sys).map_err(|cause| cause.to_string());
     let check = |instance: &Instance| -> Result<Vec<Difference>, Box<dyn Error>> {
         let mut found = kernel.vm(instance)?;
-        // Without a partition everybody may run there.
         let changed = ReasonCode::PartitionChanged.name();
-        let has_partition = found.iter().all(|(code, _)| *code != changed);
-        if instance.state == State::Isolated && has_partition {
+        // Without a partition everybody may run there.
+        if instance.state == State::Isolated && found.iter().all(|(code, _)| *code != changed) {
             found.extend(others_on(instance, &others));
             let mask = workers.as_ref().map_err(String::as_str)?;
             if mask.as_ref().is_some_and(|mask| !mask.is_disjoint(&instance.exclusive)) {
@@ -60,10 +60,10 @@ pub(super) fn check(description: &Description, roots: &Roots) -> BTreeMap<String
                 found.push(("workers", text));
             }
         }
-        // steliad keeps the host's units off the CPUs of pinned VMs; those of class LSR are shared anyhow.
-        let is_lsr = instance.allocation.as_ref().is_some_and(|one| one.qos == Qos::Lsr);
-        if instance.state == State::Pinned && !is_lsr {
-            found.extend(others_on(instance, outside.as_deref().map_err(String::as_str)?));
+        if is_kept(instance) {
+            let units = OUTSIDE.map(|unit| CgroupPath::root().child(unit));
+            let is_outside = |(cgroup, _): &&(CgroupPath, CpuSet)| units.iter().any(|unit| cgroup.is_within(unit));
+            found.extend(others_on(instance, others.iter().filter(is_outside)));
         }
         Ok(found)
     };
@@ -77,13 +77,23 @@ pub(super) fn check(description: &Description, roots: &Roots) -> BTreeMap<String
         .collect()
 }
 
+/// Whether it is pinned to CPUs that steliad keeps the host's units off. Those of class LSR are shared anyhow.
+fn is_kept(instance: &Instance) -> bool {
+    let is_lsr = instance.allocation.as_ref().is_some_and(|one| one.qos == Qos::Lsr);
+    instance.state == State::Pinned && !is_lsr
+}
+
 /// Cgroups of others that have some of its CPUs.
-fn others_on(instance: &Instance, others: &[(CgroupPath, CpuSet)]) -> Option<Difference> {
+fn others_on<'a>(
+    instance: &Instance,
+    others: impl IntoIterator<Item = &'a (CgroupPath, CpuSet)>,
+) -> Option<Difference> {
     let tree = Tree::at(instance.scope.clone(), instance.isolation);
     let is_there = |(cgroup, cpus): &&(CgroupPath, CpuSet)| {
         !cpus.is_disjoint(&instance.exclusive) && !cgroup.is_within(tree.vcpu())
     };
-    let there: Vec<&CgroupPath> = others.iter().filter(is_there).map(|(cgroup, _)| cgroup).collect();
+    let there = others.into_iter().filter(is_there).map(|(cgroup, _)| cgroup);
+    let there: Vec<&CgroupPath> = there.collect();
     (!there.is_empty()).then(|| ("others", format!("tasks of {} may run on its CPUs", first_few(&there))))
 }
 
@@ -101,39 +111,31 @@ struct Kernel {
 impl Kernel {
     fn vm(&self, instance: &Instance) -> Result<Vec<Difference>, Box<dyn Error>> {
         let tree = Tree::at(instance.scope.clone(), instance.isolation);
+        let (is_container, vcpu) = (!tree.has_float(), tree.vcpu());
         let mut found = Vec::new();
-        if instance.state != State::Releasing && tree.has_float() {
-            found.extend(self.difference(
-                ("float cgroup", tree.float()),
-                File::Cpus,
-                "float-cpuset",
-                &instance.float,
-            )?);
+        if instance.state != State::Releasing && !is_container {
+            let named = ("float cgroup", tree.float());
+            found.extend(self.difference(named, File::Cpus, "float-cpuset", &instance.float)?);
         }
         if !matches!(instance.state, State::Isolated | State::Pinned) {
             return Ok(found);
         }
-        let vcpu = tree.vcpu();
-        let is_container = !tree.has_float();
-        let named = (
-            if is_container {
-                "container cgroup"
-            } else {
-                "vCPU cgroup"
-            },
-            vcpu,
-        );
+        let name = if is_container {
+            "container cgroup"
+        } else {
+            "vCPU cgroup"
+        };
         let usable = instance.exclusive.intersection(&self.online);
         if !is_container {
             // A container's own list is kubelet's.
-            found.extend(self.difference(named, File::Cpus, "cpuset", &instance.exclusive)?);
+            found.extend(self.difference((name, vcpu), File::Cpus, "cpuset", &instance.exclusive)?);
         }
-        found.extend(self.difference(named, File::CpusEffective, "cpuset", &usable)?);
+        found.extend(self.difference((name, vcpu), File::CpusEffective, "cpuset", &usable)?);
         let partition = self.text(vcpu, File::Partition)?;
         if instance.state == State::Isolated && !(is_valid(&partition) && partition == instance.partition) {
             let recorded = Some(instance.partition.as_str()).filter(|kind| is_valid(kind));
             let has = if partition.is_empty() { "missing" } else { &partition };
-            let (name, expected) = (named.0, recorded.unwrap_or("isolated"));
+            let expected = recorded.unwrap_or("isolated");
             let text = format!("{name}: cpuset.cpus.partition is {has}, not {expected}");
             found.push((ReasonCode::PartitionChanged.name(), text));
         }
@@ -151,11 +153,7 @@ impl Kernel {
         }
         if !is_container && !inside.is_empty() {
             let strangers: Vec<i32> = inside.into_iter().collect();
-            let text = format!(
-                "threads in the {} that are no vCPUs: {}",
-                named.0,
-                first_few(&strangers)
-            );
+            let text = format!("threads in the {name} that are no vCPUs: {}", first_few(&strangers));
             found.push(("other-threads", text));
         }
         Ok(found)
@@ -228,8 +226,10 @@ impl Kernel {
                 continue;
             }
             if self.has_tasks(&cgroup)? {
-                found.push((cgroup, cpus));
-                continue;
+                found.push((cgroup.clone(), cpus.clone()));
+                if cgroup != CgroupPath::root() {
+                    continue;
+                }
             }
             let names = optional(self.cgroups.some_children(&cgroup, budget + 1))?.unwrap_or_default();
             let rest = budget.checked_sub(names.len());
@@ -237,17 +237,6 @@ impl Kernel {
             left.extend(names.iter().map(|name| (cgroup.child(name), cpus.clone())));
         }
         Ok(())
-    }
-
-    /// The units that steliad keeps off the CPUs of pinned VMs.
-    fn outside(&self) -> Result<Vec<(CgroupPath, CpuSet)>, CgroupError> {
-        let root = CgroupPath::root();
-        let all = self.effective(&root, &self.online)?;
-        let units = OUTSIDE.iter().map(|unit| root.child(unit));
-        units
-            .filter(|unit| self.cgroups.exists(unit))
-            .map(|unit| Ok((unit.clone(), self.effective(&unit, &all)?)))
-            .collect()
     }
 
     /// The CPUs that tasks of a cgroup may run on: where it does not have the controller, what the one above it has.

@@ -8,6 +8,7 @@ mod tests;
 mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -19,25 +20,24 @@ use stelia_kernel::locality::nodes;
 use stelia_kubelet::PodUid;
 use stelia_model::{Instance, PinnedReason};
 
-pub(crate) use text::subject;
-
-use crate::change::reconcile::reasons;
-use crate::check::ledger;
-use crate::shared::daemon::{Client, Description, FORMER, Failure, Pod, Pods, Selected, lines_by_pod, restart};
+use crate::check::{first_few, group_by_key, ledger};
+use crate::shared::daemon::{Client, Description, FORMER, Failure, Pod, Selected, lines_by_pod, reason_of, restart};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{self, natural};
 
 /// The UID of what is of the whole node.
-pub(crate) const NODE: &str = "-";
+const NODE: &str = "-";
 /// The fix of what the dry run would change.
 const REPAIR: &str = "steliactl reconcile";
+/// The code of a VM that was released and may run on.
+const RELEASED: &str = "former";
 /// How the kernel answers whoever is not root: it refuses, or hides what is there.
 const DENIED: [&str; 2] = ["Permission denied", "No such file"];
 /// The time that a VM may wait: a VMM has started by then.
-pub(crate) const MAX_WAIT_US: u64 = 60_000_000;
-/// How often everything is read again, at least and at most, while a finding may pass by itself. Daemon and guest change what is read
-/// meanwhile: the thread of a vCPU that was unplugged ends before the runner attaches the others.
-const READINGS: [usize; 2] = [3, 5];
+const MAX_WAIT_US: u64 = 60_000_000;
+/// How often everything is read while a finding may pass by itself. Daemon and guest change what is read meanwhile: the thread of a vCPU that
+/// was unplugged ends before the runner attaches the others.
+const READINGS: usize = 3;
 /// Between two readings. Callers that are not root get a former answer of the daemon for up to a second.
 const PAUSE: Duration = Duration::from_millis(1_100);
 
@@ -63,29 +63,26 @@ pub(crate) enum Kind {
 
 /// Something that was found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Finding {
+struct Finding {
     /// Its UID is `-` for the node.
     #[serde(flatten)]
-    pub pod: Pod,
-    pub kind: Kind,
+    pod: Pod,
+    kind: Kind,
     /// A reason's code, or a word of this program.
-    pub code: String,
-    pub text: String,
-    pub effect: &'static str,
-    pub fix: String,
+    code: String,
+    text: String,
+    effect: &'static str,
+    fix: String,
     /// Whether the command fails because of it.
-    pub fails: bool,
-    /// Since when the VM waits, microseconds since the epoch.
-    pub since_us: Option<u64>,
+    fails: bool,
+    /// Since when the VM waits, or is released, microseconds since the epoch.
+    since_us: Option<u64>,
 }
 
-/// Kind, code and UID, by which a finding is found again.
-type Key = (Kind, String, String);
-
 impl Finding {
-    fn new(pod: &str, kind: Kind, code: &str, text: impl Into<String>, fix: impl Into<String>) -> Self {
+    fn new(pod: Pod, kind: Kind, code: &str, text: impl Into<String>, fix: impl Into<String>) -> Self {
         Self {
-            pod: Pod::unnamed(pod),
+            pod,
             kind,
             code: code.to_owned(),
             text: text.into(),
@@ -96,31 +93,29 @@ impl Finding {
         }
     }
 
-    fn of(pod: &str, kind: Kind, reason: &Reason) -> Self {
+    fn of(pod: Pod, kind: Kind, reason: &Reason) -> Self {
         Self::new(pod, kind, reason.code.name(), &reason.text, &reason.fix)
     }
 
+    fn is_of_node(&self) -> bool {
+        self.pod.pod_uid == NODE
+    }
+
     /// Failures come first, then VMs that wait, then the rest.
-    fn order(&self) -> (u8, Kind) {
-        let rank = match self.kind {
-            _ if self.fails => 0,
-            Kind::Waiting => 1,
-            _ => 2,
-        };
-        (rank, self.kind)
+    fn order(&self) -> (bool, bool, Kind) {
+        let is_note = !self.fails && self.kind != Kind::Waiting;
+        (!self.fails, is_note, self.kind)
     }
 
-    fn key(&self) -> Key {
-        (self.kind, self.code.clone(), self.pod.pod_uid.clone())
+    /// By what it is found again.
+    fn key(&self) -> (Kind, &str, &str) {
+        (self.kind, &self.code, &self.pod.pod_uid)
     }
 
-    /// Whether it may go away by itself, so that it is read again.
+    /// Whether it may go away by itself, so that it is read again. A VM that is being released is gone in a moment, and one that is resized
+    /// waits for a moment.
     fn may_be_transient(&self) -> bool {
-        match self.kind {
-            Kind::Node | Kind::Ledger | Kind::State => false,
-            // A VM that is being released is gone in a moment, and one that is resized waits for a moment.
-            Kind::Daemon | Kind::Kernel | Kind::Memory | Kind::Unread | Kind::Waiting => self.fails,
-        }
+        self.fails && !matches!(self.kind, Kind::Node | Kind::Ledger | Kind::State)
     }
 }
 
@@ -144,6 +139,14 @@ fn required() -> impl TypedValueParser<Value = State> {
     PossibleValuesParser::new(states).try_map(|word| State::parse(&word).ok_or("not a state"))
 }
 
+impl Demands {
+    /// A text, behind the state that is required.
+    fn required(&self, text: &str) -> String {
+        self.require
+            .map_or_else(|| text.to_owned(), |least| format!("{least} is required: {text}"))
+    }
+}
+
 /// A VM and whether it is as its state says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct CheckedVm {
@@ -154,7 +157,7 @@ struct CheckedVm {
 }
 
 /// What was found.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Verified {
     instances: Vec<CheckedVm>,
     findings: Vec<Finding>,
@@ -177,231 +180,242 @@ pub(crate) async fn gather(
     demands: Demands,
 ) -> Result<Verified, Failure> {
     let mut described = selected.described.clone();
-    let (former, former_fix) = (selected.former.iter().cloned(), restart(&described));
+    let former = of_former(selected.former.clone(), restart(&described), demands);
     let uids = selected.uids();
     let selected = uids.as_ref();
-    let (mut reading, mut before) = (0, BTreeSet::new());
-    let mut all = loop {
+    let mut readings = Vec::new();
+    let now = loop {
         let of_selected = |uid: &PodUid| selected.is_none_or(|selected| selected.contains(uid.as_str()));
         described.node.instances.retain(|uid, _| of_selected(uid));
         // The kernel comes first: a dry run may be what makes the daemon look.
         let checked = kernel::check(&described, roots);
         let preview = client.reconcile(true).await?;
-        let mut all = one_reading(&described, checked, &preview, demands, output::now());
-        reading += 1;
-        if all.is_last_reading(&before, reading) {
-            break all;
+        let now = output::now();
+        let findings = one_reading(&described, &checked, &preview, demands, now);
+        let may_pass = findings.iter().any(Finding::may_be_transient);
+        readings.push(findings);
+        if !may_pass || readings.len() == READINGS {
+            break now;
         }
-        before = all.transient();
         tokio::time::sleep(PAUSE).await;
         described = client.describe().await?;
     };
-    let unread = if described.node.ledger.enabled {
+    let mut findings = what_stays(readings);
+    findings.extend(former);
+    let mut unread = Some("the ledger is off".to_owned());
+    if described.node.ledger.enabled {
         let above = ledger::above_guarantee(client, selected).await;
         // Every user may call verify, and only some may read the ledger.
-        let denied = above
-            .as_ref()
-            .err()
-            .filter(|cause| cause.is_denied())
-            .map(ToString::to_string);
-        if denied.is_none() {
-            all.add_ledger(above, demands);
+        let denied = above.as_ref().err().filter(|cause| cause.is_denied());
+        unread = denied.map(ToString::to_string);
+        if unread.is_none() {
+            findings.extend(of_ledger(above, demands));
         }
-        denied
-    } else {
-        Some("the ledger is off".to_owned())
-    };
-    let unread = unread.map(|why| format!("interrupts (steliactl noise), the last 24 hours ({why})"));
-    all.not_checked = unread.unwrap_or_default();
-    all.findings.extend(former.map(|(pod, _)| Finding {
-        pod,
-        fails: false,
-        ..Finding::new("", Kind::State, "former", FORMER, former_fix)
-    }));
-    all.sort_and_mark_verified();
-    Ok(all)
+    }
+    let not_checked = unread.map(|why| format!("interrupts (steliactl noise), the last 24 hours ({why})"));
+    Ok(Verified {
+        not_checked: not_checked.unwrap_or_default(),
+        ..Verified::of(&described, findings, demands, now)
+    })
 }
 
-/// One reading of everything; which VMs are verified is not decided yet.
+/// What an answer of `Reconcile` says is wrong, and which VMs of the description after it wait.
+pub(crate) fn told(mut described: Description, answer: &Map<String, Value>) -> Verified {
+    let (demands, now) = (Demands::default(), output::now());
+    let of = |of: &str| {
+        reasons(answer)
+            .filter(|(uid, ..)| *uid == of)
+            .map(|(.., reason)| reason)
+            .collect()
+    };
+    described.problems = of(NODE);
+    for (uid, vm) in &mut described.node.instances {
+        Arc::make_mut(vm).degraded = of(uid.as_str());
+    }
+    let mut findings = one_reading(&described, &BTreeMap::new(), &Map::new(), demands, now);
+    findings.retain(|one| matches!(one.kind, Kind::Node | Kind::Daemon | Kind::Waiting));
+    Verified::of(&described, findings, demands, now)
+}
+
+/// The reasons of an answer of the daemon's, each with the UID of its pod or of the node, and its code, which a newer daemon may have alone.
+fn reasons(answer: &Map<String, Value>) -> impl Iterator<Item = (&str, &str, Reason)> {
+    let rows = answer.get("reasons").and_then(Value::as_array);
+    rows.into_iter().flatten().filter_map(|row| {
+        let (uid, reason) = row.as_array()?.split_first()?;
+        Some((
+            uid.as_str()?,
+            reason.first()?.as_str()?,
+            reason_of(&Value::from(reason))?,
+        ))
+    })
+}
+
+/// One reading of everything: of the node, and of each VM. A finding is told once, as the first of these has it: the daemon's state, its dry
+/// run, the kernel.
 fn one_reading(
     described: &Description,
-    checked: BTreeMap<String, kernel::Checked>,
+    checked: &BTreeMap<String, kernel::Checked>,
     preview: &Map<String, Value>,
     demands: Demands,
     now: u64,
-) -> Verified {
-    let instances = &described.node.instances;
-    let of_vms = instances.iter().flat_map(|(uid, one)| {
-        let reasons = one.degraded.iter();
-        reasons.map(|reason| Finding::of(uid.as_str(), Kind::Daemon, reason))
-    });
-    let of_node = described.problems.iter().map(|one| Finding::of(NODE, Kind::Node, one));
-    let mut findings: Vec<Finding> = of_node.chain(of_vms).collect();
-    let mut steps: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (uid, step) in lines_by_pod(preview, "plan") {
-        steps.entry(uid).or_default().push(step);
-    }
-    // A finding is told once, as the first of these has it: the daemon's state, its dry run, the kernel.
-    let unread = checked.iter();
-    let unread = unread.filter_map(|(uid, one)| Some(not_checked(uid, one.as_ref().err()?)));
-    let of_dry_run =
-        reasons(preview).map(|(uid, code, reason)| Finding::new(uid, Kind::Daemon, code, reason.text, reason.fix));
-    let of_kernel = checked.iter().flat_map(|(uid, one)| {
-        let differences = one.iter().flatten();
-        differences.map(|(code, text)| {
+) -> Vec<Finding> {
+    let steps = group_by_key(lines_by_pod(preview, "plan"));
+    let vms = described.node.instances.iter();
+    let vms = vms.map(|(uid, vm)| (Pod::of(uid, vm), Some(vm)));
+    let of_one = |(pod, vm): (Pod, Option<&Arc<Instance>>)| {
+        let (kind, told) = vm.map_or((Kind::Node, &described.problems), |vm| (Kind::Daemon, &vm.degraded));
+        let mut found: Vec<Finding> = told
+            .iter()
+            .map(|reason| Finding::of(pod.clone(), kind, reason))
+            .collect();
+        let new = |kind, code: &str, text: &str, fix: String| Finding::new(pod.clone(), kind, code, text, fix);
+        let is_own = |uid: &str| uid == pod.pod_uid;
+        let would_change = steps.iter().any(|(uid, _)| *uid == NODE || is_own(uid));
+        let checked = checked.get(&pod.pod_uid);
+        let of_dry_run = reasons(preview).filter(|(uid, ..)| is_own(uid));
+        let of_dry_run = of_dry_run.map(|(_, code, reason)| new(Kind::Daemon, code, &reason.text, reason.fix));
+        let of_kernel = checked.into_iter().flatten().flatten().map(|(code, text)| {
             let known = ReasonCode::parse(code).unwrap_or(ReasonCode::Detail);
-            Finding::new(uid, Kind::Kernel, code, text, Reason::of_node(known, "").fix)
-        })
-    });
-    for new in [of_dry_run.collect::<Vec<_>>(), of_kernel.collect()] {
-        let is_told = |new: &Finding| findings.iter().any(|one| one.pod == new.pod && one.code == new.code);
-        let mut new: Vec<Finding> = new.into_iter().filter(|new| !is_told(new)).collect();
-        for one in &mut new {
-            one.text += " (steliad has not seen this yet)";
-            if [NODE, &one.pod.pod_uid].iter().any(|uid| steps.contains_key(uid)) {
-                let again = if one.fix.is_empty() { "" } else { "; if it returns: " };
-                one.fix = format!("{REPAIR}{again}{}", one.fix);
+            new(Kind::Kernel, code, text, Reason::of_node(known, "").fix)
+        });
+        for unseen in [of_dry_run.collect::<Vec<_>>(), of_kernel.collect()] {
+            let told: Vec<String> = found.iter().map(|one| one.code.clone()).collect();
+            for mut one in unseen.into_iter().filter(|one| !told.contains(&one.code)) {
+                one.text += " (steliad has not seen this yet)";
+                if would_change {
+                    let again = if one.fix.is_empty() { "" } else { "; if it returns: " };
+                    one.fix = format!("{REPAIR}{again}{}", one.fix);
+                }
+                found.push(one);
             }
         }
-        findings.append(&mut new);
-    }
-    // The threads of unplugged vCPUs end one by one until the runner attaches those that remain.
-    let resized = |uid: &str| instances.get(uid).is_some_and(|one| one.pending_resize.is_some());
-    findings.retain(|one| one.code != ReasonCode::ThreadEnded.name() || !resized(&one.pod.pod_uid));
-    for (uid, steps) in steps {
-        if uid == NODE || !findings.iter().any(|one| one.pod.pod_uid == uid) {
-            findings.push(would_change(uid, &steps));
+        // The threads of unplugged vCPUs end one by one until the runner attaches those that remain.
+        if vm.is_some_and(|vm| vm.pending_resize.is_some()) {
+            found.retain(|one| one.code != ReasonCode::ThreadEnded.name());
         }
-    }
-    findings.extend(unread);
-    for (uid, instance) in instances {
-        findings.extend(remote_memory(described, uid, instance));
-        findings.extend(of_state(uid, instance, demands, now));
-    }
-    let pods = Pods::of(described);
-    // A VM that was released meanwhile has none.
-    findings.retain(|one| one.pod.pod_uid == NODE || pods.has(&one.pod.pod_uid));
-    for finding in &mut findings {
-        finding.pod = pods.get(&finding.pod.pod_uid);
-    }
-    let instances = instances.iter().map(|(uid, instance)| CheckedVm {
-        pod: Pod::of(uid, instance),
-        state: instance.state,
-        verified: false,
-    });
-    Verified {
-        instances: instances.collect(),
-        findings,
-        not_checked: String::new(),
-        allow_waiting: demands.allow_waiting,
-        now,
-    }
-}
-
-fn not_checked(uid: &str, cause: &str) -> Finding {
-    let is_denied = DENIED.iter().any(|words| cause.contains(words));
-    let fix = if is_denied { "run as root" } else { "" };
-    Finding::new(uid, Kind::Unread, "not-checked", format!("not checked: {cause}"), fix)
-}
-
-/// What the daemon would do where nothing was found.
-fn would_change(uid: &str, steps: &[&str]) -> Finding {
-    let more = match steps.len() {
-        0 | 1 => String::new(),
-        count => format!(" and {} more", count - 1),
+        let own_steps = steps.iter().find(|(uid, _)| is_own(uid));
+        if let Some((_, steps)) = own_steps.filter(|_| vm.is_none() || found.is_empty()) {
+            let text = format!("steliad would {}", first_few(steps));
+            found.push(new(Kind::Daemon, "differs", &text, REPAIR.to_owned()));
+        }
+        if let Some(Err(cause)) = checked {
+            let is_denied = DENIED.iter().any(|words| cause.contains(words));
+            let (text, fix) = (
+                format!("not checked: {cause}"),
+                if is_denied { "run as root" } else { "" },
+            );
+            found.push(new(Kind::Unread, "not-checked", &text, fix.to_owned()));
+        }
+        if let Some(vm) = vm {
+            found.extend(remote_memory(described, &pod, vm));
+            found.extend(of_state(pod, vm, demands, now));
+        }
+        found
     };
-    let text = format!("steliad would {}{more}", steps.first().unwrap_or(&""));
-    Finding::new(uid, Kind::Daemon, "differs", text, REPAIR)
+    let node = (Pod::unnamed(NODE), None);
+    std::iter::once(node).chain(vms).flat_map(of_one).collect()
 }
 
 /// Remote memory, except where the VM has had CPUs of other NUMA nodes since that was read. A remote device is no finding: kubelet chose it at
 /// admission, and a restart of the VM may not change it.
-fn remote_memory(described: &Description, uid: &PodUid, instance: &Instance) -> Option<Finding> {
-    let locality = described.locality.instances.get(uid.as_str())?;
+fn remote_memory(described: &Description, pod: &Pod, instance: &Instance) -> Option<Finding> {
+    let locality = described.locality.instances.get(&pod.pod_uid)?;
     let is_current = locality.nodes == nodes(&described.node.topology, &instance.exclusive);
     let problem = locality.memory_problem().filter(|_| is_current)?;
     let (kind, fix) = (Kind::Memory, locality.memory_cure());
-    Some(Finding::new(uid.as_str(), kind, "remote-memory", problem, fix))
+    Some(Finding::new(pod.clone(), kind, "remote-memory", problem, fix))
 }
 
 /// What the VM has less than isolation. One that lost its CPUs has a reason of its own.
-fn of_state(uid: &PodUid, instance: &Instance, demands: Demands, now: u64) -> Option<Finding> {
-    let waits = matches!(instance.state, State::Waiting | State::Releasing);
+fn of_state(pod: Pod, instance: &Instance, demands: Demands, now: u64) -> Option<Finding> {
     let state = instance.state;
-    let below = demands
-        .require
-        .filter(|least| !waits && state != State::Isolated && state != *least);
-    let is_refused = instance.pinned_reason == Some(PinnedReason::Refused);
-    if !waits && below.is_none() && !is_refused {
+    let waits = matches!(state, State::Waiting | State::Releasing);
+    let is_enough = |least: State| [State::Isolated, least].contains(&state);
+    let is_below = !waits && demands.require.is_some_and(|least| !is_enough(least));
+    if !waits && !is_below && instance.pinned_reason != Some(PinnedReason::Refused) {
         return None;
     }
     let kind = if waits { Kind::Waiting } else { Kind::State };
-    let mut finding = match &instance.not_isolated {
-        Some(reason) => Finding::of(uid.as_str(), kind, reason),
-        None => {
-            let text = format!("its state is {state}");
-            let fix = format!("steliactl why {}", Pod::of(uid, instance));
-            Finding::new(uid.as_str(), kind, state.name(), text, fix)
-        }
+    let why = format!("steliactl why {pod}");
+    let finding = match &instance.not_isolated {
+        Some(reason) => Finding::of(pod, kind, reason),
+        None => Finding::new(pod, kind, state.name(), format!("its state is {state}"), why),
     };
-    if let Some(least) = below {
-        finding.text = format!("{least} is required: {}", finding.text);
-    }
-    if waits {
-        finding.fails = now.saturating_sub(instance.state_since_us) > MAX_WAIT_US && !demands.allow_waiting;
-        finding.since_us = Some(instance.state_since_us);
-    }
-    Some(finding)
+    let is_late = now.saturating_sub(instance.state_since_us) > MAX_WAIT_US;
+    Some(Finding {
+        text: if is_below {
+            demands.required(&finding.text)
+        } else {
+            finding.text
+        },
+        fails: !waits || is_late && !demands.allow_waiting,
+        since_us: waits.then_some(instance.state_since_us),
+        ..finding
+    })
+}
+
+/// The VMs that were released and may run on: less than any state that may be required.
+fn of_former(former: Vec<(Pod, u64)>, fix: &str, demands: Demands) -> impl Iterator<Item = Finding> {
+    former.into_iter().map(move |(pod, ended_us)| Finding {
+        fails: demands.require.is_some(),
+        since_us: Some(ended_us).filter(|us| *us > 0),
+        ..Finding::new(pod, Kind::State, RELEASED, demands.required(FORMER), fix)
+    })
+}
+
+/// A finding for each account above its guarantee, or one that they cannot be read.
+fn of_ledger(above: Result<Vec<(Pod, String)>, Failure>, demands: Demands) -> Vec<Finding> {
+    let new = |pod: Pod, text: String, fix: &str| Finding {
+        fails: !demands.now,
+        ..Finding::new(pod, Kind::Ledger, "ledger", text, fix)
+    };
+    let above = above.map(|above| {
+        let each = above.into_iter().map(|(pod, text)| {
+            let fix = format!("steliactl ledger {pod}; steliactl noise {pod}");
+            new(pod, format!("{text} in the last 24 hours, 0 is guaranteed"), &fix)
+        });
+        each.collect()
+    });
+    above.unwrap_or_else(|cause| {
+        let text = format!("the ledger's last 24 hours cannot be read: {cause}");
+        vec![new(Pod::unnamed(NODE), text, "journalctl -eu steliad")]
+    })
+}
+
+/// The findings of the last reading. What may pass by itself counts only if each reading had it; what could not be read the last time is not
+/// verified, whatever was read before.
+fn what_stays(mut readings: Vec<Vec<Finding>>) -> Vec<Finding> {
+    let mut last = readings.pop().unwrap_or_default();
+    let before: Vec<BTreeSet<_>> = readings
+        .iter()
+        .map(|one| one.iter().map(Finding::key).collect())
+        .collect();
+    let stays = |one: &Finding| before.iter().all(|reading| reading.contains(&one.key()));
+    last.retain(|one| !one.may_be_transient() || one.kind == Kind::Unread || stays(one));
+    last
 }
 
 impl Verified {
-    /// What may pass by itself.
-    fn transient(&self) -> BTreeSet<Key> {
-        let findings = self.findings.iter().filter(|one| one.may_be_transient());
-        findings.map(Finding::key).collect()
-    }
-
-    /// Whether this reading is the last. What may pass counts only if it was there at the reading before too.
-    fn is_last_reading(&mut self, before: &BTreeSet<Key>, reading: usize) -> bool {
-        let ([least, most], now) = (READINGS, self.transient());
-        if reading == most {
-            // What could not be read this time is not verified, whatever was read before.
-            let stays = |one: &Finding| one.kind == Kind::Unread || before.contains(&one.key());
-            self.findings.retain(|one| !one.may_be_transient() || stays(one));
-        }
-        reading == most || now.is_empty() || reading >= least && now.is_subset(before)
-    }
-
-    /// Adds a finding for each account above its guarantee, or one that they cannot be read.
-    fn add_ledger(&mut self, above: Result<Vec<(Pod, String)>, Failure>, demands: Demands) {
-        let add = |pod: Pod, text: String, fix: String| Finding {
-            fails: !demands.now,
-            pod,
-            ..Finding::new(NODE, Kind::Ledger, "ledger", text, fix)
-        };
-        match above {
-            Ok(above) => self.findings.extend(above.into_iter().map(|(pod, text)| {
-                let fix = format!("steliactl ledger {pod}; steliactl noise {pod}");
-                add(pod, format!("{text} in the last 24 hours, 0 is guaranteed"), fix)
-            })),
-            Err(cause) => {
-                let text = format!("the ledger's last 24 hours cannot be read: {cause}");
-                self.findings
-                    .push(add(Pod::unnamed(NODE), text, "journalctl -eu steliad".to_owned()));
+    /// The findings in order, and which VMs are verified: the ledger is about the past.
+    fn of(described: &Description, mut findings: Vec<Finding>, demands: Demands, now: u64) -> Self {
+        findings.sort_by_cached_key(|one| (one.order(), natural(&one.pod.to_string())));
+        // Then it is not known who else may run on the VMs' CPUs.
+        let is_unread = findings.iter().any(|one| one.is_of_node() && one.kind == Kind::Unread);
+        let instances = described.node.instances.iter().map(|(uid, one)| {
+            let (pod, state) = (Pod::of(uid, one), one.state);
+            let is_found = |other: &Finding| other.pod == pod && other.kind != Kind::Ledger;
+            CheckedVm {
+                verified: state != State::Evicted && !is_unread && !findings.iter().any(is_found),
+                pod,
+                state,
             }
-        }
-    }
-
-    /// Orders the findings, and says which VMs are verified: the ledger is about the past.
-    fn sort_and_mark_verified(&mut self) {
-        self.findings
-            .sort_by_cached_key(|one| (one.order(), natural(&one.pod.to_string())));
-        for vm in &mut self.instances {
-            let is_own = |one: &Finding| one.pod == vm.pod && one.kind != Kind::Ledger;
-            // Then it is not known who else may run on the CPUs of partitions.
-            let is_unread = |one: &Finding| one.pod.pod_uid == NODE && one.kind == Kind::Unread;
-            let counts = |one: &Finding| is_own(one) || (vm.state == State::Isolated && is_unread(one));
-            vm.verified = vm.state != State::Evicted && !self.findings.iter().any(counts);
+        });
+        Self {
+            instances: instances.collect(),
+            findings,
+            not_checked: String::new(),
+            allow_waiting: demands.allow_waiting,
+            now,
         }
     }
 }

@@ -240,9 +240,12 @@ fn found(
         .into_iter()
         .map(|(pod, checked)| (pod.to_owned(), checked))
         .collect();
-    let mut verified = one_reading(described, checked, preview, demands, NOW);
-    verified.sort_and_mark_verified();
-    verified
+    Verified::of(
+        described,
+        one_reading(described, &checked, preview, demands, NOW),
+        demands,
+        NOW,
+    )
 }
 
 fn difference(code: &'static str) -> kernel::Checked {
@@ -329,7 +332,7 @@ fn a_difference_is_told_once_whoever_found_it() {
     let both = found(&untouched, vec![(a, difference("affinity"))], &plan, Demands::default());
     let expected = [(Kind::Daemon, "differs", true), (Kind::Kernel, "affinity", true), WAITS];
     assert_eq!(told(&both), expected);
-    says(&both.findings[0].text, &["pin thread 7 to CPU 4 and 1 more"]);
+    says(&both.findings[0].text, &["pin thread 7 to CPU 4; move thread 7"]);
     // Only what the dry run would change is repaired.
     let fixes = both.findings[..2].iter().map(|one| one.fix.starts_with(REPAIR));
     assert_eq!(fixes.collect::<Vec<_>>(), [true, false]);
@@ -402,14 +405,25 @@ fn a_pinned_vm_fails_where_isolation_is_required_or_the_kernel_refused_it() {
 #[test]
 fn what_may_pass_counts_only_if_it_was_there_at_the_reading_before_and_a_newer_daemons_code_is_kept() {
     let rows = preview(&[], &[[PODS[0], "of-a-newer-daemon", "so", "do"]]);
-    let read = || found(&described(), Vec::new(), &rows, Demands::default());
-    let (none, same) = (BTreeSet::new(), read().transient());
-    assert_eq!(read().findings[0].code, "of-a-newer-daemon");
-    let [least, most] = READINGS;
-    assert!(!read().is_last_reading(&same, least - 1) && read().is_last_reading(&same, least));
-    let mut all = read();
-    assert!(!all.is_last_reading(&none, least) && all.is_last_reading(&none, most));
-    assert!(all.findings.iter().all(|one| !one.may_be_transient()));
+    let read = |rows| {
+        let checked = [(PODS[1].to_owned(), Err("denied".to_owned()))].into();
+        one_reading(&described(), &checked, rows, Demands::default(), NOW)
+    };
+    let codes = |readings| what_stays(readings).into_iter().map(|one| one.code).collect::<Vec<_>>();
+    assert_eq!(
+        codes(vec![read(&rows); READINGS]),
+        ["of-a-newer-daemon", "not-checked", "no-vcpus"]
+    );
+    // What is new, and what was gone meanwhile; but what could not be read is not verified.
+    let calm = preview(&[], &[]);
+    for readings in [
+        vec![read(&calm), read(&rows)],
+        vec![read(&rows), read(&calm), read(&rows)],
+    ] {
+        assert_eq!(codes(readings), ["not-checked", "no-vcpus"]);
+    }
+    assert_eq!(codes(vec![Vec::new(), read(&rows)]), ["not-checked"]);
+    let mut all = found(&described(), Vec::new(), &rows, Demands::default());
     all.not_checked = "the last 24 hours".to_owned();
     says(&text(&all), &["Not checked: the last 24 hours.\n"]);
 }
@@ -438,10 +452,11 @@ fn an_account_above_its_guarantee_fails_unless_only_now_counts() {
             allow_waiting: true,
             ..Demands::default()
         };
-        let mut verified = found(&described(), Vec::new(), &preview(&[], &[]), demands);
-        verified.add_ledger(accounts, demands);
-        verified.sort_and_mark_verified();
-        verified
+        let findings = [
+            one_reading(&described(), &[].into(), &preview(&[], &[]), demands, NOW),
+            of_ledger(accounts, demands),
+        ];
+        Verified::of(&described(), findings.concat(), demands, NOW)
     };
     assert_eq!(with(Ok(Vec::new()), false).failure(), None);
     let above = with(Ok(device()), false);
@@ -553,22 +568,24 @@ fn many_vms_with_the_same_are_one_line_and_with_o_wide_one_each() {
     assert_eq!(all.names().len(), 41);
     // In a pipe all are named.
     says(&text(&all), &["4000-8000-000000000017", "4000-8000-000000000039"]);
-    // Each has its own words: too many to be told one by one.
+    // Each has its own words.
     let mut own = all;
     for (number, finding) in own.findings.iter_mut().enumerate() {
         finding.text = format!("thread {number}");
     }
-    let first = &own.findings[0];
+    let first = own.findings[0].pod.clone();
     says(
         &text(&own),
-        &[&format!("FAIL  {}: {} (and 40 more", first.pod, first.text)],
+        &["FAIL  41 VMs (", &format!("): {first} thread 0; "), "; and 38 more"],
     );
     // Of one VM they are several of a kind.
-    let one = own.findings[0].pod.clone();
     for finding in &mut own.findings {
-        finding.pod = one.clone();
+        finding.pod = first.clone();
     }
-    says(&text(&own), &["(and 40 more of the kind"]);
+    says(
+        &text(&own),
+        &[&format!("FAIL  {first}: thread 0; thread 1; thread 2; and 38 more")],
+    );
 }
 
 #[test]
@@ -577,4 +594,32 @@ fn without_a_vm_nothing_is_verified() {
     node.node.instances.clear();
     let empty = found(&node, Vec::new(), &preview(&[], &[]), Demands::default());
     assert_eq!((text(&empty).as_str(), empty.failure()), ("No VMs.\n", None));
+    // Those that were released are less than any state.
+    let with = |require| {
+        let demands = Demands {
+            require,
+            ..Demands::default()
+        };
+        let former = vec![(pod(PODS[0], "team-a/web"), 1)];
+        Verified::of(&node, of_former(former, "restart it", demands).collect(), demands, NOW)
+    };
+    let (any, isolated) = (with(None), with(Some(State::Isolated)));
+    assert_eq!(any.failure(), None);
+    says(
+        &text(&any),
+        &[
+            "NOTE  team-a/web: released",
+            "(2m ago)",
+            "restart it",
+            "No VMs. 1 released.\n",
+        ],
+    );
+    assert_eq!(isolated.failure().as_deref(), Some("failed: 1 VM"));
+    says(
+        &text(&isolated),
+        &[
+            "FAIL  team-a/web: isolated is required: released",
+            "No VMs. Failed: 1 VM. 1 released.\n",
+        ],
+    );
 }

@@ -2,15 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Finding, Kind, NODE, Verified};
+use super::{Finding, Kind, NODE, RELEASED, Verified};
+use crate::check::{first_few, group_by_key};
 use crate::shared::daemon::{Pod, age, whose};
 use crate::shared::output::{Meaning, Render, TextStyle, counted, natural, paragraph, stacked};
 
-/// If one code has more different texts than this, only the first is printed. With `-o wide`, and of the node, each is printed.
-const MAX_TEXTS: usize = 3;
-
 /// Whom it is about.
-pub(crate) fn subject(pods: &[&Pod]) -> String {
+fn subject(pods: &[&Pod]) -> String {
     match pods {
         [pod] if pod.pod_uid == NODE => "node".to_owned(),
         pods => whose(pods),
@@ -20,82 +18,77 @@ pub(crate) fn subject(pods: &[&Pod]) -> String {
 impl Render for Verified {
     /// The VMs because of which the command fails.
     fn names(&self) -> Vec<String> {
-        let failing = self.findings.iter().filter(|one| one.fails && one.pod.pod_uid != NODE);
-        let mut names: Vec<String> = failing.map(|one| one.pod.to_string()).collect();
+        let mut names: Vec<String> = self.failing().iter().map(ToString::to_string).collect();
         names.sort_by_cached_key(|name| natural(name));
         names.dedup();
         names
     }
 
     fn text(&self, style: TextStyle) -> String {
-        let mut texts: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-        for one in &self.findings {
-            texts.entry(&one.code).or_default().insert(&one.text);
-        }
-        let mut groups: BTreeMap<_, Vec<&Finding>> = BTreeMap::new();
-        for (at, one) in self.findings.iter().enumerate() {
-            let alone = (style.wide || one.pod.pod_uid == NODE).then_some(at);
-            let are_few = texts
-                .get(one.code.as_str())
-                .is_some_and(|texts| texts.len() <= MAX_TEXTS);
-            let text = are_few.then_some(&one.text);
-            groups
-                .entry((one.order(), alone, &one.code, text))
-                .or_default()
-                .push(one);
-        }
-        let mut text: String = groups.values().map(|group| self.lines(group, style)).collect();
-        if !text.is_empty() {
-            text.push('\n');
-        }
-        text + &paragraph(&self.summary(), style)
+        let blank = if self.findings.is_empty() { "" } else { "\n" };
+        self.blocks(style) + blank + &paragraph(&self.summary(), style)
     }
 
     fn failure(&self) -> Option<String> {
-        let has_node = |one: &Finding| one.fails && one.pod.pod_uid == NODE;
-        let node = self.findings.iter().any(has_node).then(|| "the node".to_owned());
+        let has_node = self.findings.iter().any(|one| one.fails && one.is_of_node());
         let vms = Some(self.failing().len() as u64).filter(|count| *count > 0);
-        let failed: Vec<String> = node.into_iter().chain(vms.map(|count| counted(count, "VM"))).collect();
+        let failed = [
+            has_node.then(|| "the node".to_owned()),
+            vms.map(|count| counted(count, "VM")),
+        ];
+        let failed: Vec<String> = failed.into_iter().flatten().collect();
         (!failed.is_empty()).then(|| format!("failed: {}", failed.join(", ")))
     }
 }
 
 impl Verified {
-    /// The UIDs of the VMs because of which the command fails.
-    fn failing(&self) -> BTreeSet<&str> {
-        let failing = self.findings.iter().filter(|one| one.fails && one.pod.pod_uid != NODE);
-        failing.map(|one| one.pod.pod_uid.as_str()).collect()
+    /// The findings.
+    pub(crate) fn blocks(&self, style: TextStyle) -> String {
+        let by_code = self.findings.iter().map(|one| {
+            let alone = (style.wide || one.is_of_node()).then_some((&one.pod, &one.text));
+            ((one.order(), &one.code, alone), one)
+        });
+        let blocks = group_by_key(by_code).into_iter();
+        blocks.map(|(_, group)| self.block(&group, style)).collect()
     }
 
-    fn lines(&self, same: &[&Finding], style: TextStyle) -> String {
-        let Some(first) = same.first() else {
-            return String::new();
-        };
+    /// The VMs because of which the command fails.
+    fn failing(&self) -> BTreeSet<&Pod> {
+        let failing = self.findings.iter().filter(|one| one.fails && !one.is_of_node());
+        failing.map(|one| &one.pod).collect()
+    }
+
+    /// Findings of one kind as one, with the fix of the first.
+    fn block(&self, same: &[&Finding], style: TextStyle) -> String {
+        let first = same[0];
         let label = match first.kind {
             _ if first.fails => ("FAIL", Meaning::Broken),
             Kind::Waiting => ("WAIT", Meaning::Attention),
             _ => ("NOTE", Meaning::Attention),
         };
-        // A VM may have several findings of one kind, as of several threads. Text and fix are those of the first.
         let mut pods: Vec<&Pod> = same.iter().map(|one| &one.pod).collect();
         pods.dedup();
-        let is_one_text = same.iter().all(|other| other.text == first.text);
+        let texts = group_by_key(same.iter().map(|one| (&one.text, &one.pod)));
+        let (is_one_vm, is_one_text) = (pods.len() == 1, texts.len() == 1);
         let subject = match pods.as_slice() {
-            [pod] if style.wide && pod.pod_uid != NODE => pod.in_full(),
-            pods if !is_one_text => subject(&pods[..1]),
-            [_, _, ..] if style.width.is_none() => {
+            [pod] if style.wide && !first.is_of_node() => pod.in_full(),
+            pods if !is_one_vm && style.width.is_none() => {
                 let names: Vec<String> = pods.iter().map(ToString::to_string).collect();
                 format!("{} VMs ({})", pods.len(), names.join(", "))
             }
             pods => subject(pods),
         };
-        let mut text = first.text.clone();
-        if let (true, more @ 1..) = (!is_one_text || pods.len() == 1, same.len() - 1) {
-            text += &format!(" (and {more} more of the kind: -o wide)");
-        }
+        let texts = texts.iter().map(|(text, of)| match is_one_vm || is_one_text {
+            true => (*text).clone(),
+            false => format!("{} {text}", of[0]),
+        });
+        let mut text = first_few(&texts.collect::<Vec<_>>());
         if let Some(since) = first.since_us {
-            let is_final = self.allow_waiting || first.fails;
-            let until = if is_final { "" } else { "; fails after 60s" };
+            let until = match label.0 {
+                _ if first.code == RELEASED => " ago",
+                "WAIT" if !self.allow_waiting => "; fails after 60s",
+                _ => "",
+            };
             text += &format!(" ({}{until})", age(since, self.now));
         }
         // A fix is a command to copy, so that it is one of several is said in the text.
@@ -105,27 +98,34 @@ impl Verified {
         stacked(label, &subject, &text, first.effect, &first.fix, style)
     }
 
-    /// `189 of 200 VMs verified in the kernel. Failed: the node, 2 VMs. 10 waiting.`
+    /// `189 of 200 VMs verified in the kernel. Failed: the node, 2 VMs. 10 waiting. 1 released.`
     fn summary(&self) -> String {
-        if self.instances.is_empty() && self.failure().is_none() {
-            return "No VMs.".to_owned();
-        }
         let mut states: BTreeMap<&str, usize> = BTreeMap::new();
         for vm in self.instances.iter().filter(|one| one.verified) {
             *states.entry(vm.state.name()).or_default() += 1;
         }
-        let (verified, all) = (states.values().sum::<usize>(), self.instances.len() as u64);
-        let mut text = format!("{verified} of {} verified in the kernel", counted(all, "VM"));
+        let mut text = match self.instances.len() as u64 {
+            0 => "No VMs".to_owned(),
+            all => {
+                let verified = states.values().sum::<usize>();
+                format!("{verified} of {} verified in the kernel", counted(all, "VM"))
+            }
+        };
         if states.keys().any(|state| *state != "isolated") {
             let states: Vec<String> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
             text += &format!(" ({})", states.join(", "));
         }
         let failing = self.failing();
-        let waits = |one: &&Finding| one.kind == Kind::Waiting && !failing.contains(one.pod.pod_uid.as_str());
+        let waits = |one: &&Finding| one.kind == Kind::Waiting && !failing.contains(&one.pod);
         let waiting = self.findings.iter().filter(waits).count();
-        let waiting = (waiting > 0).then(|| format!("{waiting} waiting"));
+        let released = self.findings.iter().filter(|one| one.code == RELEASED).count();
+        let counts = [(waiting, "waiting"), (released, "released")].into_iter();
+        let counts = counts.filter(|(count, _)| *count > 0);
         let failed = self.failure().map(|failed| failed.replace("failed", "Failed"));
-        for part in failed.into_iter().chain(waiting) {
+        for part in failed
+            .into_iter()
+            .chain(counts.map(|(count, what)| format!("{count} {what}")))
+        {
             text += &format!(". {part}");
         }
         text.push('.');

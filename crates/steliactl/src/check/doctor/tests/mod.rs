@@ -22,6 +22,7 @@ use stelia_kubelet::process_place::ProcessPlace;
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_node_plan::machine;
 
+use super::observed::{COMMAND_LINE, CONTROLLERS, KVM, NUMA_BALANCING, RELEASE, SOCKET, TRACING};
 use super::*;
 use crate::shared::files::{KubeletFiles, UnusableState};
 use crate::shared::output::{Form, OutputOptions};
@@ -59,17 +60,19 @@ fn fit() -> Observed {
     };
     let topology = shape(2, 2, 2);
     Observed {
-        kernel: "6.12.9".to_owned(),
+        texts: [
+            (RELEASE, "6.12.9"),
+            (CONTROLLERS, "cpuset cpu io memory pids"),
+            (KVM, ""),
+            (TRACING, ""),
+            (SOCKET, ""),
+        ]
+        .map(|(file, text)| (file, text.to_owned()))
+        .into(),
         systemd: Some(257),
-        controllers: "cpuset cpu io memory pids".to_owned(),
         exclusive: Some(true),
         machine: Some(machine(&topology, &[].into(), &numa_nodes(2))),
         topology: Ok(topology),
-        cmdline: String::new(),
-        kvm: true,
-        numa_balancing: false,
-        tracing: true,
-        socket: true,
         kubelet: Ok(kubelet),
         stopped: None,
         home: Ok("/var/lib/kubelet".into()),
@@ -139,6 +142,14 @@ fn state(seen: &mut Observed) -> &mut CpuManagerState {
     seen.files.cpus.as_mut().unwrap().as_mut().unwrap()
 }
 
+fn has(seen: &mut Observed, file: &'static str, text: &str) {
+    seen.texts.insert(file, text.to_owned());
+}
+
+fn absent(seen: &mut Observed, file: &str) {
+    seen.texts.remove(file);
+}
+
 /// The daemon does not run.
 fn alone(seen: &mut Observed) {
     seen.described = Err(Failure::NotRunning(1));
@@ -200,15 +211,15 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
 }
 
 #[rstest]
-#[case::no_cgroup2("cgroup", Outcome::Fail, |f: &mut Observed| f.controllers.clear())]
+#[case::no_cgroup2("cgroup", Outcome::Fail, |f: &mut Observed| absent(f, CONTROLLERS))]
 #[case::two_homes("kubelet-home", Outcome::Fail, |f: &mut Observed| f.home = Err("which is not clear".into()))]
 #[case::cgroup_root("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| told(f).cgroup_root = "/k8s-infra".into())]
 #[case::no_pods_cgroups("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| {
     told(f).cgroups_per_qos = false;
     told(f).enforce_node_allocatable = Vec::new();
 })]
-#[case::no_cpuset("cgroup", Outcome::Fail, |f: &mut Observed| f.controllers = "cpu".into())]
-#[case::old_kernel("kernel", Outcome::Warn, |f: &mut Observed| { f.kernel = "6.1.0-30".into(); f.exclusive = Some(false) })]
+#[case::no_cpuset("cgroup", Outcome::Fail, |f: &mut Observed| has(f, CONTROLLERS, "cpu"))]
+#[case::old_kernel("kernel", Outcome::Warn, |f: &mut Observed| f.exclusive = Some(false))]
 #[case::old_systemd("systemd", Outcome::Fail, |f: &mut Observed| f.systemd = Some(249))]
 #[case::a_misspelt_key("kubelet", Outcome::Warn, |f: &mut Observed| told(f).warnings = parsed("reservedCpus: 0").unwrap().warnings)]
 #[case::a_gate_of_another_version("kubelet", Outcome::Warn, |f: &mut Observed| { told(f).feature_gates.insert("CPUManager".into(), true); })]
@@ -218,15 +229,15 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
 #[case::nothing_reserved("kubelet-policy", Outcome::Warn, |f: &mut Observed| { ours(f); f.allocator.reserved = CpuSet::new(); f.kubelet = Err(ConfigError::NotRunning) })]
 #[case::policy_none("kubelet-policy", Outcome::Fail, |f: &mut Observed| { f.kubelet = Ok(KubeletConfig::default()); state(f).policy = "none".into() })]
 #[case::siblings_apart("cpus", Outcome::Warn, |f: &mut Observed| told(f).cpu_manager_policy_options.clear())]
-#[case::isolated_at_boot("isolcpus", Outcome::Warn, |f: &mut Observed| f.cmdline = "isolcpus=1,5".into())]
-#[case::shared_cpus_isolated_at_boot("isolcpus", Outcome::Fail, |f: &mut Observed| f.cmdline = "isolcpus=2,6".into())]
+#[case::isolated_at_boot("isolcpus", Outcome::Warn, |f: &mut Observed| has(f, COMMAND_LINE, "isolcpus=1,5"))]
+#[case::shared_cpus_isolated_at_boot("isolcpus", Outcome::Fail, |f: &mut Observed| has(f, COMMAND_LINE, "isolcpus=2,6"))]
 #[case::two_give_cpus("dra-driver", Outcome::Warn, |f: &mut Observed| { f.dra.insert("dra.cpu".into(), "/x".into()); })]
-#[case::no_kvm("kvm", Outcome::Warn, |f: &mut Observed| f.kvm = false)]
+#[case::no_kvm("kvm", Outcome::Warn, |f: &mut Observed| absent(f, KVM))]
 #[case::a_container_outside_its_pod("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| f.misplaced = Some((3, ProcessPlace::OutsideOfPods("a".into()))))]
 #[case::a_container_of_docker("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| f.misplaced = Some((3, ProcessPlace::Docker("a".into()))))]
 #[case::no_daemon("daemon", Outcome::Warn, |f: &mut Observed| alone(f))]
-#[case::no_socket("runner-socket", Outcome::Fail, |f: &mut Observed| f.socket = false)]
-#[case::isolcpus_in_our_pool("isolcpus", Outcome::Fail, |f: &mut Observed| { ours(f); f.kubelet = Err(ConfigError::NotRunning); f.cmdline = "isolcpus=2".into() })]
+#[case::no_socket("runner-socket", Outcome::Fail, |f: &mut Observed| absent(f, SOCKET))]
+#[case::isolcpus_in_our_pool("isolcpus", Outcome::Fail, |f: &mut Observed| { ours(f); f.kubelet = Err(ConfigError::NotRunning); has(f, COMMAND_LINE, "isolcpus=2") })]
 #[case::an_unusable_file("kubelet-state", Outcome::Fail, |f: &mut Observed| problem(f, ReasonCode::KubeletUnusable))]
 #[case::keys_of_a_newer_kubelet("kubelet-state", Outcome::Warn, |f: &mut Observed| problem(f, ReasonCode::KubeletUnknownKeys))]
 #[case::a_silent_systemd("systemd-silent", Outcome::Fail, |f: &mut Observed| problem(f, ReasonCode::SystemdSilent))]
@@ -304,7 +315,7 @@ fn what_does_not_pass_is_told_and_each_cause_once() {
     let mut seen = fit();
     seen.kubelet = Err(ConfigError::NotRunning);
     seen.files.cpus = Ok(None);
-    seen.socket = false;
+    absent(&mut seen, SOCKET);
     alone(&mut seen);
     insta::assert_snapshot!(screen(&seen, false));
     let verbose = screen(&seen, true);
@@ -352,7 +363,8 @@ fn an_empty_root_is_a_node_that_is_not_ready_and_json_has_all_checks() {
 #[test]
 fn a_kernel_of_which_nothing_is_known_is_not_called_old() {
     let mut seen = fit();
-    (seen.kernel, seen.exclusive) = (String::new(), None);
+    absent(&mut seen, RELEASE);
+    seen.exclusive = None;
     assert_eq!(named(&seen, "kernel").outcome, Outcome::Note);
 }
 
@@ -373,9 +385,9 @@ fn facts_are_read_from_the_nodes_files() {
         (&format!("{cgroup}/cpuset.cpus.exclusive"), "\n"),
     ]);
     let seen = read(root.path());
-    assert_eq!(seen.kernel, "6.12.9+deb13-amd64");
+    assert_eq!(seen.text(RELEASE), "6.12.9+deb13-amd64");
     assert_eq!((seen.systemd, seen.exclusive), (Some(257), Some(true)));
-    assert!(!seen.kvm && seen.files.cpus == Ok(None));
+    assert!(!seen.has(KVM) && seen.files.cpus == Ok(None));
 }
 
 #[test]
@@ -409,7 +421,7 @@ fn the_last_isolcpus_counts_and_its_flags_are_no_cpus() {
         ("nohz,managed_irq,2", Outcome::Pass),
     ] {
         let mut seen = fit();
-        seen.cmdline = format!("quiet isolcpus={value}");
+        has(&mut seen, COMMAND_LINE, &format!("quiet isolcpus={value}"));
         assert_eq!(named(&seen, "isolcpus").outcome, outcome, "{value}");
     }
 }

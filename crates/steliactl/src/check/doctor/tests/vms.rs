@@ -169,7 +169,7 @@ fn numa_balancing_matters_for_large_vms_alone() {
         let told = seen.described.as_mut().unwrap();
         told.locality.instances.insert(POD.to_owned(), vm);
         assert_eq!(wrong(&seen), []);
-        seen.numa_balancing = true;
+        has(&mut seen, NUMA_BALANCING, "1");
         assert_eq!(named(&seen, "numa-balancing").outcome, outcome);
     }
 }
