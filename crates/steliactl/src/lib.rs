@@ -111,10 +111,9 @@ async fn run(
             let selected = client().await?.select(selection).await?;
             selected.ended(output_options.print(&show::gather(&selected, roots, *threads, cli.common.full)?))
         }
-        Command::Map { selection, svg } => {
+        Command::Map(selection) => {
             let selected = client().await?.select(selection).await?;
-            let map = map::gather(&selected, roots);
-            selected.ended(if *svg { map.svg() } else { output_options.print(&map) })
+            selected.ended(output_options.print(&map::gather(&selected, roots)))
         }
         Command::Why { what } => why::run(&client().await?, roots, root, what, output_options).await,
         Command::Export(Export::Metrics { textfile }) => {
