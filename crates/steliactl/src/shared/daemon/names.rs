@@ -76,22 +76,16 @@ pub(super) fn none_on(description: &Description, asked: &str) -> String {
 /// else with the one that is called most like it; empty where none is.
 fn perhaps_meant<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod>) -> String {
     let word = asked.rsplit('/').next().unwrap_or_default().trim_matches(['*', '?']);
-    let pods: Vec<&Pod> = pods.into_iter().collect();
+    let pods: Vec<&Pod> = pods.into_iter().filter(|_| !word.is_empty()).collect();
     let names = pods.iter().map(|pod| pod.pod_name.as_str());
     let nearest = near::nearest(word, names.filter(|name| !name.is_empty()));
     let is_part = |pod: &&&Pod| pod.pod_name.contains(word) || pod.pod_uid.starts_with(word);
-    let mut offered: Vec<String> = match word {
-        "" => Vec::new(),
-        _ => pods.iter().filter(is_part).map(ToString::to_string).collect(),
+    let is_nearest = |pod: &&&Pod| Some(pod.pod_name.as_str()) == nearest;
+    let some = match some_of(pods.iter().filter(is_part).map(ToString::to_string), MAX_OFFERED) {
+        none if none.is_empty() => pods.iter().find(is_nearest).map(ToString::to_string),
+        some => Some(some),
     };
-    if offered.is_empty() {
-        let is_nearest = |pod: &&&Pod| Some(pod.pod_name.as_str()) == nearest;
-        offered.extend(pods.iter().find(is_nearest).map(ToString::to_string));
-    }
-    match some_of(offered, MAX_OFFERED) {
-        none if none.is_empty() => none,
-        some => format!("; did you mean {some}?"),
-    }
+    some.map_or(String::new(), |some| format!("; did you mean {some}?"))
 }
 
 /// The VMs that a shell offers where a command takes one: by namespace and name, or by UID where the name is not known; none when the

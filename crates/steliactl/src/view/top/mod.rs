@@ -11,7 +11,7 @@ use futures_util::{Stream, StreamExt, stream};
 
 pub(crate) use self::terminal::live;
 use crate::shared::daemon::signals::{self, End};
-use crate::shared::daemon::{Client, Description, Failure, Selected, Selection, former_in_words};
+use crate::shared::daemon::{Client, Description, Failure, Selected, Selection, former_in_words, is_in_trouble};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{InstanceRates, Model, Rates, VcpuRates, rates};
 use crate::shared::kernel::sample::Sample;
@@ -97,7 +97,7 @@ impl<'a> Row<'a> {
 
     fn cpus(&self) -> String {
         let of_vcpu = self.vcpu.map(|vcpu| vcpu.cpu.map(|cpu| cpu.to_string()));
-        of_vcpu.map_or_else(|| self.vm.cpus.to_string(), Option::unwrap_or_default)
+        of_vcpu.map_or_else(|| self.vm.instance.exclusive.to_string(), Option::unwrap_or_default)
     }
 
     fn rates(&self) -> &'a Rates {
@@ -120,7 +120,7 @@ impl<'a> Row<'a> {
     }
 
     fn meaning(&self) -> Meaning {
-        match self.vm.condition.meaning() {
+        match self.vm.condition().meaning() {
             Meaning::Good | Meaning::Plain if self.note().is_empty() => Meaning::Plain,
             Meaning::Good | Meaning::Plain => Meaning::Attention,
             worse => worse,
@@ -137,10 +137,10 @@ fn columns<'a>() -> [Column<Row<'a>>; 11] {
     [
         column("VM", |row: &Row<'a>| row.name()).yields(2).shortens(),
         column("STATE", |row: &Row<'a>| {
-            let of_vm = row.vcpu.is_none().then(|| row.vm.condition.to_string());
+            let of_vm = row.vcpu.is_none().then(|| row.vm.condition().to_string());
             of_vm.unwrap_or_default()
         })
-        .means(|row| row.vm.condition.meaning()),
+        .means(|row| row.vm.condition().meaning()),
         column("CPUS", |row: &Row<'a>| row.cpus()).yields(1),
         right("UTIL%", |row| number(row.rates().utilisation_percent, 0)),
         right("WAIT%", |row| number(row.rates().delay_percent, 1)),
@@ -162,7 +162,7 @@ const SORTS: [&str; 5] = ["trouble", "UTIL%", "WAIT%", "IRQ/S", "VM"];
 
 fn order(a: &InstanceRates, b: &InstanceRates, sort: &str) -> Ordering {
     // A VM that something disturbs is before those of any state that nothing does.
-    let trouble = |vm: &InstanceRates| (!vm.in_trouble && vm.note.is_empty(), vm.condition);
+    let trouble = |vm: &InstanceRates| (!is_in_trouble(&vm.instance) && vm.note.is_empty(), vm.condition());
     // The unknown is last.
     let most = |value: fn(&InstanceRates) -> Option<f64>| {
         let of = |vm: &InstanceRates| value(vm).unwrap_or(f64::NEG_INFINITY);
@@ -233,10 +233,12 @@ pub(crate) async fn batch(source: Source<'_>, count: Option<u32>, options: Outpu
 
 #[cfg(test)]
 pub(super) mod testing {
-    use stelia_api::{Reason, ReasonCode};
+    use std::sync::Arc;
+
+    use stelia_api::{Reason, ReasonCode, State};
+    use stelia_model::Instance;
 
     use super::*;
-    use crate::shared::daemon::Condition;
     use crate::tests::fixtures::pod;
 
     fn rates(utilisation: f64, delay: f64) -> Rates {
@@ -250,15 +252,24 @@ pub(super) mod testing {
 
     /// A busy VM with two vCPUs, one of which waits, a calm one, one that waits for vCPUs and a degraded one, on a node with a problem.
     pub(super) fn model() -> Model {
-        let vm = |uid: &str, name: &str, condition: Condition, note: &str| InstanceRates {
-            pod: pod(uid, name),
-            state: condition.to_string(),
-            condition,
-            in_trouble: condition < Condition::Pinned,
-            cpus: "4-5".parse().unwrap(),
-            note: note.to_owned(),
-            reason: Some(note.to_owned()).filter(|note| !note.is_empty()),
-            ..InstanceRates::default()
+        let vm = |uid: &str, name: &str, state: State, note: &str| {
+            let problem = |note: &&str| {
+                note.starts_with("cpuset")
+                    .then(|| Reason::of_node(ReasonCode::CpusetChanged, "x"))
+            };
+            let instance = Instance {
+                state,
+                degraded: problem(&note).into_iter().collect(),
+                exclusive: "4-5".parse().unwrap(),
+                ..Instance::default()
+            };
+            InstanceRates {
+                pod: pod(uid, name),
+                instance: Arc::new(instance),
+                note: note.to_owned(),
+                reason: Some(note.to_owned()).filter(|note| !note.is_empty()),
+                ..InstanceRates::default()
+            }
         };
         let vcpu = |name: &str, cpu: u32, rates: Rates, note: &str| VcpuRates {
             name: name.to_owned(),
@@ -275,7 +286,7 @@ pub(super) mod testing {
                 vcpu("0", 4, rates(40.0, 0.0), ""),
                 vcpu("1", 5, rates(100.0, 4.2), "waits 4 %"),
             ],
-            ..vm("aaaa", "shop/web-18", Condition::Isolated, "waits 4 %")
+            ..vm("aaaa", "shop/web-18", State::Isolated, "waits 4 %")
         };
         Model {
             seconds: 1.0,
@@ -285,10 +296,10 @@ pub(super) mod testing {
             )],
             former: Vec::new(),
             instances: vec![
-                vm("bbbb", "shop/web-2", Condition::Isolated, ""),
+                vm("bbbb", "shop/web-2", State::Isolated, ""),
                 busy,
-                vm("cccc", "payments-prod/database-199", Condition::Waiting, "no vCPUs yet"),
-                vm("dddd", "team-b/database-1", Condition::Degraded, "cpuset changed"),
+                vm("cccc", "payments-prod/database-199", State::Waiting, "no vCPUs yet"),
+                vm("dddd", "team-b/database-1", State::Isolated, "cpuset changed"),
             ],
         }
     }

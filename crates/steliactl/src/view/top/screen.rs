@@ -104,7 +104,7 @@ impl Screen {
     /// Draws it; `clock` is the time of day.
     pub(super) fn draw(&mut self, model: &Model, clock: &str, area: Rect, buffer: &mut Buffer) {
         let (width, plain) = (usize::from(area.width), Style::new());
-        let counted = counts(model.instances.iter().map(|vm| vm.condition));
+        let counted = counts(model.instances.iter().map(|vm| vm.condition()));
         let host = if self.host.is_empty() { "" } else { "  " };
         let title = format!("{}{host}{clock}  {counted}", self.host);
         let mut above = vec![line(&title, plain.add_modifier(Modifier::BOLD))];
