@@ -163,14 +163,6 @@ impl Selected {
         matches!(patterns.as_slice(), [one] if !is_glob(one.as_str())) && namespace.is_none() && states.is_empty()
     }
 
-    /// The namespace that is asked for and in which there is nothing: that is no error, as with kubectl.
-    pub(super) fn empty_namespace(&self) -> Option<&str> {
-        let is_empty = self.vms.is_empty() && self.former.is_empty();
-        let Selection { patterns, states, .. } = &self.selection;
-        let namespace = self.selection.namespace.as_deref();
-        namespace.filter(|_| is_empty && patterns.is_empty() && states.is_empty())
-    }
-
     /// The outcome of a command about these: a failure where a name was that of no VM.
     ///
     /// # Errors
@@ -246,8 +238,6 @@ mod tests {
             let selected = selected(line).unwrap();
             let uids: Vec<&str> = selected.vms.iter().map(|vm| vm.pod.as_str()).collect();
             assert_eq!(uids, expected, "{line:?}");
-            let empty = (line == ["-n", "team-b"]).then_some("team-b");
-            assert_eq!(selected.empty_namespace(), empty, "{line:?}");
             assert_eq!(selected.uids().is_none(), line.is_empty(), "{line:?}");
         }
         for (line, is_name) in [

@@ -19,7 +19,7 @@ use zbus::Variant;
 pub(crate) use blocks::{Fact, facts, hanging, stacked};
 pub(crate) use stelia_table::{
     Column, Form, Grid, Meaning, OutputOptions, Render, TextStyle, column, counted, cut, now, paragraph, printable,
-    properties, shorten, table, width, wrap,
+    properties, shorten, table, width,
 };
 
 /// How many columns a text takes.

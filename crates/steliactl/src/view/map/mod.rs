@@ -15,13 +15,12 @@ use std::path::Path;
 use serde::Serialize;
 use stelia_api::Reason;
 use stelia_cpus::{CpuSet, Topology};
-use stelia_kernel::locality::{Locality, MemoryPlace, size};
+use stelia_kernel::locality::size;
 use stelia_koordinator::report::numa;
 use stelia_kubelet::PodUid;
 
 use self::signs::Sign;
 use crate::shared::daemon::{self, Condition, Owner, Selected, former_vms, owner};
-use crate::shared::kernel::locality;
 use crate::shared::kernel::{Roots, host_name};
 use crate::shared::located::clock;
 use crate::shared::output::{self, Meaning, Render, TextStyle, counted};
@@ -43,8 +42,6 @@ pub(crate) struct Map {
     pods: Vec<Pod>,
     /// They have no place on the map: the kernel does not say where they are.
     offline: CpuSet,
-    /// Why kubelet's devices are not known.
-    devices_unknown: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -105,20 +102,9 @@ struct Pod {
     cpus: CpuSet,
     /// In words.
     state: String,
-    /// Those that have a NUMA node.
-    devices: Vec<PodDevice>,
     /// That of its CPUs.
     #[serde(skip)]
     mark: Mark,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct PodDevice {
-    name: String,
-    node: u32,
-    count: u32,
-    /// Whether none of the pod's CPUs is near it.
-    remote: bool,
 }
 
 impl Map {
@@ -140,14 +126,10 @@ impl Map {
         )
     }
 
-    /// The signs of all CPUs, and of these pods and their devices.
-    fn signs<'a>(&'a self, pods: impl IntoIterator<Item = &'a Pod>) -> BTreeSet<Sign> {
+    /// The signs of all CPUs, and of these pods.
+    fn signs<'a>(&self, pods: impl IntoIterator<Item = &'a Pod>) -> BTreeSet<Sign> {
         let cpus = self.cores.iter().flat_map(|core| &core.cpus).map(|cpu| cpu.mark.sign);
-        let pods = pods.into_iter().flat_map(|pod| {
-            let is_remote = pod.devices.iter().any(|device| device.remote);
-            [Some(pod.mark.sign), is_remote.then_some(signs::REMOTE)]
-        });
-        cpus.chain(pods.flatten()).collect()
+        cpus.chain(pods.into_iter().map(|pod| pod.mark.sign)).collect()
     }
 
     /// The cores of each NUMA node within a socket.
@@ -166,7 +148,7 @@ impl Render for Map {
 pub(crate) fn gather(selected: &Selected, roots: &Roots) -> Map {
     let description = &selected.described;
     let node = &description.node;
-    let pods = pods(selected, roots);
+    let pods = pods(selected);
     let mark = |cpu: u32| {
         let owner = owner(description, cpu);
         let pod = match &owner {
@@ -207,7 +189,6 @@ pub(crate) fn gather(selected: &Selected, roots: &Roots) -> Map {
         cores: by_place(cores),
         pods,
         offline: node.offline.clone(),
-        devices_unknown: description.locality.devices_unknown.clone(),
         problems: description.problems.clone(),
     }
 }
@@ -231,7 +212,7 @@ fn by_place(mut cores: Vec<Core>) -> Vec<Core> {
 
 /// The VMs, other pods to which kubelet gave CPUs, and VMs that were released, by their first CPUs, so that the letters ascend along the map.
 /// Which letters a pod has does not depend on what is selected.
-fn pods(selected: &Selected, roots: &Roots) -> Vec<Pod> {
+fn pods(selected: &Selected) -> Vec<Pod> {
     let (description, node) = (&selected.described, &selected.described.node);
     let former: Vec<daemon::Pod> = former_vms(description).map(|(pod, _)| pod).collect();
     let known = node.instances.keys().chain(node.entries.keys()).map(PodUid::as_str);
@@ -252,11 +233,9 @@ fn pods(selected: &Selected, roots: &Roots) -> Vec<Pod> {
     };
     let selected = (0..).zip(all).filter(|(_, (uid, ..))| is_selected(uid));
     let pods = selected.map(|(number, (uid, instance, cpus))| {
-        let mut locality = description.locality.instances.get(uid).cloned().unwrap_or_default();
         let sign = signs::sign_of_pod(instance.map(|vm| Condition::of(vm)));
         let (pod, state, meaning) = match (instance, former.iter().find(|pod| pod.pod_uid == uid)) {
             (Some(one), _) => {
-                locality::add_vfio_devices(&mut locality, &node.topology, roots, &one.scope);
                 let state = format!("{} {}", Condition::of(one), one.class());
                 (
                     daemon::Pod::of(&one.pod, one),
@@ -271,7 +250,6 @@ fn pods(selected: &Selected, roots: &Roots) -> Vec<Pod> {
         let words: Vec<String> = std::iter::once(format!("{pod}, {state}")).chain(degraded).collect();
         Pod {
             letters: signs::letters(number),
-            devices: devices(&locality),
             mark: sign.mark(number, words.join("; "), meaning),
             pod,
             cpus,
@@ -279,23 +257,6 @@ fn pods(selected: &Selected, roots: &Roots) -> Vec<Pod> {
         }
     });
     pods.collect()
-}
-
-/// kubelet's devices, with the VFIO devices by their own names. Devices on no NUMA node, such as `/dev/kvm`, have no place on a map.
-fn devices(locality: &Locality) -> Vec<PodDevice> {
-    let is_pci = |resource: &str| locality.pci.iter().any(|one| one.resource.as_deref() == Some(resource));
-    let of_kubelet = locality.devices.iter().filter(|device| !is_pci(&device.name));
-    let of_kubelet = of_kubelet.map(|device| (device.name.clone(), device.node, device.count));
-    let of_pci = locality.pci.iter().map(|device| (device.name(), device.node, 1));
-    let placed = of_kubelet.chain(of_pci).filter_map(|(name, node, count)| {
-        Some(PodDevice {
-            name,
-            node: node?,
-            count,
-            remote: !locality.nodes.is_empty() && locality.place(node?) == MemoryPlace::Remote,
-        })
-    });
-    placed.collect()
 }
 
 /// The L3 caches; those that the kernel does not describe are left out.

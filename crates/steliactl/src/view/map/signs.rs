@@ -17,8 +17,6 @@ const fn sign(text: &'static str, meaning: &'static str) -> Sign {
 
 pub(super) const SHARED: Sign = sign(".", "shared");
 pub(super) const ISOLATED: Sign = sign("A", "isolated");
-/// Of a pod's device.
-pub(super) const REMOTE: Sign = sign("A^", "device on another NUMA node than the CPUs");
 
 impl Sign {
     /// The mark of a CPU of the `n`th pod, or of one that belongs to no pod.
@@ -83,7 +81,7 @@ mod tests {
         let other = Owner::Pod { pod: String::new() };
         let owners = [Owner::Shared, Owner::Reserved, Owner::Kubelet, Owner::Unknown, other];
         let conditions = Condition::ALL.map(Some).into_iter().chain([None]);
-        let pods = conditions.map(sign_of_pod).chain([REMOTE]);
+        let pods = conditions.map(sign_of_pod);
         let all: Vec<&str> = owners
             .iter()
             .map(sign_of_owner)

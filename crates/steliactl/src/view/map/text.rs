@@ -4,41 +4,21 @@ use std::collections::BTreeSet;
 
 use stelia_kernel::locality::size;
 
-use super::{Core, Cpu, Map, Pod, PodDevice, signs};
+use super::{Core, Cpu, Map, Pod, signs};
 use crate::shared::output::{self, Column, TextStyle, column, counted, paragraph, printable, table};
 use crate::view::list::node_lines;
 
-/// On a terminal, of more pods only those with a special sign are listed.
+/// On a terminal, of more pods only those that are not isolated are listed.
 const MAX_LISTED: usize = 20;
 /// The cores of a row: as many as fit.
 const ROWS: [usize; 4] = [16, 8, 4, 2];
 
-pub(super) const PODS: [Column<Pod>; 5] = [
+pub(super) const PODS: [Column<Pod>; 4] = [
     column("MARK", |pod: &Pod| pod.mark.text.clone()),
     column("POD", |pod: &Pod| pod.pod.to_string()).yields(2).shortens(),
     column("STATE", |pod: &Pod| pod.state.clone()).means(|pod| pod.mark.meaning),
     column("CPUS", |pod: &Pod| pod.cpus.to_string()).yields(1),
-    column("DEVICES", devices).yields(3).or_nothing(),
 ];
-
-/// Its devices with their NUMA nodes.
-pub(super) fn devices(pod: &Pod) -> String {
-    let one = |PodDevice {
-                   name,
-                   node,
-                   count,
-                   remote,
-               }: &PodDevice| {
-        let remote = if *remote { "^" } else { "" };
-        let count = if *count == 1 {
-            String::new()
-        } else {
-            format!("×{count}")
-        };
-        format!("{name}{remote}{count} (NUMA {node})")
-    };
-    pod.devices.iter().map(one).collect::<Vec<_>>().join(", ")
-}
 
 /// The map, at most as wide as the terminal unless one core alone is wider.
 pub(super) fn draw(map: &Map, style: TextStyle) -> String {
@@ -55,7 +35,7 @@ pub(super) fn draw(map: &Map, style: TextStyle) -> String {
         return numa_nodes.join("\n");
     }
     let most = style.width.map_or(usize::MAX, |_| MAX_LISTED);
-    let is_listed = |pod: &&Pod| map.pods.len() <= most || has_a_special_sign(pod);
+    let is_listed = |pod: &&Pod| map.pods.len() <= most || pod.mark.sign != signs::ISOLATED;
     let listed: Vec<&Pod> = map.pods.iter().filter(is_listed).take(most).collect();
     let host = Some(&map.host).filter(|host| !host.is_empty());
     let host = host.map(|host| format!("{host}  ")).unwrap_or_default();
@@ -68,9 +48,6 @@ pub(super) fn draw(map: &Map, style: TextStyle) -> String {
     }
     if let others @ 1.. = map.pods.len() - listed.len() {
         text += &format!("{} not listed: steliactl map -l\n", counted(others as u64, "other pod"));
-    }
-    if let Some(why) = &map.devices_unknown {
-        text += &paragraph(&format!("Devices are not known: {}", printable(why)), style);
     }
     text
 }
@@ -91,11 +68,6 @@ fn legend(map: &Map, listed: &[&Pod], style: TextStyle) -> String {
     };
     let text = format!("A row names its first CPU{caches}. {}", signs.join(", "));
     paragraph(&text, style).replace('\u{a0}', " ")
-}
-
-/// Whether its signs say more than that it is isolated.
-fn has_a_special_sign(pod: &Pod) -> bool {
-    pod.mark.sign != signs::ISOLATED || pod.devices.iter().any(|device| device.remote)
 }
 
 /// Whether a NUMA node has several L3 caches, so that rows say where one begins.

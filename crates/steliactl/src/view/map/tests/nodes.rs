@@ -60,7 +60,7 @@ pub(super) fn map_of(description: &Description) -> Map {
     )
 }
 
-/// A node with siblings, whose first 8 CPUs are reserved, or 2 of less than 16; the others are of so many VMs, each with devices, in
+/// A node with siblings, whose first 8 CPUs are reserved, or 2 of less than 16; the others are of so many VMs, in
 /// every state, with names of this length.
 pub(super) fn busy(cpus: u32, sockets: u32, nodes: u32, vms: u32, name: usize) -> Description {
     let (a_socket, a_node) = (cpus / sockets, cpus / nodes);
@@ -89,21 +89,10 @@ pub(super) fn busy(cpus: u32, sockets: u32, nodes: u32, vms: u32, name: usize) -
             of(vm)
         )
     });
-    let devices = (0..vms).map(|vm| {
-        let node = of(vm).iter().next().unwrap_or(0) / a_node;
-        format!(
-            r#""{}":{{"nodes":[{node}],"allowed":"","memory":{{}},"devices":[{{"name":"nvidia.com/gpu","node":{node},"count":1}},
-            {{"name":"VFIO 0000:3b:00.{vm}","node":{node},"count":1}},
-            {{"name":"a-vendor-with-a-long-name.example.com/a-resource-with-a-long-name","node":{node},"count":12}}]}}"#,
-            uid(vm)
-        )
-    });
     let text = format!(
-        r#"{{"version":"0","node":{{"pool":"","topology":{{"cpus":{{{}}}}},"instances":{{{}}}}},
-        "locality":{{"instances":{{{}}},"devices_unknown":null}},"kubelet_config":{{"reservedSystemCPUs":"0-{}"}}}}"#,
+        r#"{{"version":"0","node":{{"pool":"","topology":{{"cpus":{{{}}}}},"instances":{{{}}}}},"kubelet_config":{{"reservedSystemCPUs":"0-{}"}}}}"#,
         topology.collect::<Vec<_>>().join(","),
         instances.collect::<Vec<_>>().join(","),
-        devices.collect::<Vec<_>>().join(","),
         reserved - 1,
     );
     described(&text)
