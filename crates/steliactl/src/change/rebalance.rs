@@ -3,13 +3,10 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use stelia_api::BUS_NAME;
 use stelia_api::client::{JobProxy, MoveRow};
 use stelia_koordinator::allocator::CpuSource;
 use stelia_model::JobPhase;
 use tokio::time::{Instant, sleep};
-use zbus::fdo::DBusProxy;
-use zbus::names::BusName;
 use zbus::proxy::CacheProperties;
 
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, options};
@@ -120,10 +117,14 @@ pub(crate) async fn rebalance(
     }
     let job = JobProxy::builder(client.connection()).cache_properties(CacheProperties::No);
     let job = job.path(&path).build().await?;
-    let bus = DBusProxy::new(client.connection()).await?;
     let mut away: Option<Instant> = None;
+    // Reading the job would start a daemon that was stopped, and describing does not.
+    let phase = async || {
+        client.describe().await?;
+        client.answer_in_time(job.phase()).await
+    };
     done.phase = loop {
-        match phase_of(client, &bus, &job).await {
+        match phase().await {
             Ok(phase) if phase == JobPhase::Pending.name() => away = None,
             Ok(phase) => break phase,
             Err(Failure::NoSuchInstance(gone)) => return Err(Failure::Other(format!("the job is gone: {gone}"))),
@@ -137,15 +138,6 @@ pub(crate) async fn rebalance(
     done.moves = moves.into_iter().map(moved).collect();
     done.job = Some(path.to_string());
     Ok(done)
-}
-
-/// The job's phase. Reading it would start a daemon that was stopped.
-async fn phase_of(client: &Client, bus: &DBusProxy<'_>, job: &JobProxy<'_>) -> Result<String, Failure> {
-    let name = BusName::try_from(BUS_NAME)?;
-    if !client.answer_in_time(bus.name_has_owner(name)).await? {
-        return Err(Failure::NotRunning(1));
-    }
-    client.answer_in_time(job.phase()).await
 }
 
 #[cfg(test)]

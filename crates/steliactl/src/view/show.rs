@@ -240,12 +240,11 @@ impl VmDetails {
                 .cpu
                 .map_or("not pinned".to_owned(), |cpu| format!("on CPU {cpu}"));
             let tid = if full {
-                &format!(" (tid {})", thread.task.id)
+                format!(" (tid {})", thread.task.id)
             } else {
-                ""
+                String::new()
             };
-            let name = thread.role.to_string();
-            format!("{} {cpu}{tid}", name.trim_start_matches("vCPU "))
+            format!("{} {cpu}{tid}", thread.role.to_string().trim_start_matches("vCPU "))
         };
         let mut named: Vec<String> = all.iter().take(most).map(one).collect();
         if all.len() > most {
@@ -256,25 +255,21 @@ impl VmDetails {
 
     /// The threads that are no vCPUs.
     fn others(&self, are_listed: bool) -> String {
-        let (mut shared, mut rest) = (0, 0);
-        for thread in self.processes.iter().flat_map(|process| &process.threads) {
-            match thread.cgroup.as_str() {
-                "vcpu" => {}
-                "float" => shared += 1,
-                _ => rest += 1,
-            }
-        }
-        let rest_is = match self.instance.isolation {
-            Isolation::Vcpus => "in the container cgroup",
-            Isolation::Container => "on its CPUs",
+        let threads = || self.processes.iter().flat_map(|process| &process.threads);
+        let left = match self.instance.isolation {
+            Isolation::Vcpus => "in the container cgroup".to_owned(),
+            Isolation::Container => "on its CPUs".to_owned(),
         };
-        let shared_is = format!("on shared CPUs {}", self.instance.float);
-        let some = [(shared, shared_is.as_str()), (rest, rest_is)]
-            .into_iter()
-            .filter(|(count, _)| *count > 0);
-        let parts: Vec<String> = some
-            .map(|(count, place)| format!("{} {place}", counted(count, "thread")))
-            .collect();
+        let shared = format!("on shared CPUs {}", self.instance.float);
+        let count = |is_float| {
+            threads()
+                .filter(|one| one.cgroup != "vcpu" && (one.cgroup == "float") == is_float)
+                .count()
+        };
+        let parts = [(count(true), shared), (count(false), left)].into_iter();
+        let parts = parts.filter(|(count, _)| *count > 0);
+        let parts = parts.map(|(count, place)| format!("{} {place}", counted(count as u64, "thread")));
+        let parts: Vec<String> = parts.collect();
         let hint = if are_listed || parts.is_empty() {
             ""
         } else {
