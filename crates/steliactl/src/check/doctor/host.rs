@@ -1,14 +1,15 @@
 //! Checks of the kernel, systemd and the CPUs.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 
 use stelia_cpus::CpuSet;
-use stelia_kernel::cgroup::hierarchy::CONTROLLERS as NEEDED;
+use stelia_kernel::cgroup::hierarchy::CONTROLLERS;
 use stelia_kernel::kernel_release::isolated_is_safe;
 use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::{CpuManagerState, KubeletConfig};
 
-use super::observed::{COMMAND_LINE, CONTROLLERS, KVM, RELEASE};
 use super::{CheckResult, NO_VMS, Observed, fail, note, pass, warn};
 use crate::shared::output::counted;
 
@@ -16,10 +17,11 @@ use crate::shared::output::counted;
 const MIN_SYSTEMD_VERSION: u32 = 252;
 
 pub(super) fn cgroup(seen: &Observed) -> CheckResult {
-    let has: Vec<&str> = seen.text(CONTROLLERS).split_whitespace().collect();
-    let missing: Vec<&str> = NEEDED.into_iter().filter(|name| !has.contains(name)).collect();
+    let has = seen.text("sys/fs/cgroup/cgroup.controllers");
+    let is_there = |name: &str| has.split_whitespace().any(|one| one == name);
+    let missing: Vec<&str> = CONTROLLERS.into_iter().filter(|name| !is_there(name)).collect();
     if missing.is_empty() {
-        return pass(format!("cgroup v2 with {}", NEEDED.join(", ")));
+        return pass(format!("cgroup v2 with {}", CONTROLLERS.join(", ")));
     }
     fail(
         format!("/sys/fs/cgroup has no cgroup v2 controllers {}", missing.join(", ")),
@@ -30,13 +32,22 @@ pub(super) fn cgroup(seen: &Observed) -> CheckResult {
 
 /// Remote partitions came with Linux 6.7; a distribution may have backported them.
 pub(super) fn kernel(seen: &Observed) -> CheckResult {
-    let kernel = match seen.text(RELEASE) {
-        "" => "release not known",
-        kernel => kernel,
+    // The root cgroup does not have the file, so it is looked for in any child with a cpuset.
+    let children = fs::read_dir(seen.root.join("sys/fs/cgroup"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut children = children.map(|child| child.path());
+    let child = children.find(|path| path.join("cpuset.cpus.partition").exists());
+    let release = seen.text("proc/sys/kernel/osrelease");
+    let kernel = if release.is_empty() {
+        "release not known"
+    } else {
+        &release
     };
-    match seen.exclusive {
+    match child.map(|path| path.join("cpuset.cpus.exclusive").exists()) {
         None => note(format!("{kernel}: no cgroup has the cpuset controller yet"), "", ""),
-        Some(true) if !seen.has(RELEASE) => note("release and partition type not known", "", ""),
+        Some(true) if release.is_empty() => note("release and partition type not known", "", ""),
         Some(true) if isolated_is_safe(kernel) => pass(format!("{kernel}; partition type: isolated")),
         Some(true) => pass(format!(
             "{kernel}; partition type: root (isolated can hang this kernel)"
@@ -48,10 +59,24 @@ pub(super) fn kernel(seen: &Observed) -> CheckResult {
     }
 }
 
+/// PID 1 maps `libsystemd-shared-<version>[.suffix].so`.
+pub(crate) fn version_of_systemd(root: &Path) -> Option<u32> {
+    let libraries = ["lib*/systemd", "lib/*-linux-gnu/systemd"]
+        .into_iter()
+        .filter_map(|folder| {
+            let pattern = root.join("usr").join(folder).join("libsystemd-shared-*");
+            glob::glob(pattern.to_str()?).ok()
+        });
+    libraries.flatten().flatten().find_map(|path| {
+        let version = path.file_name()?.to_str()?.strip_prefix("libsystemd-shared-")?;
+        version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    })
+}
+
 pub(super) fn systemd(seen: &Observed) -> CheckResult {
-    let found = seen.systemd.map(|version| version.to_string());
-    let found = found.unwrap_or_else(|| "not found".to_owned());
-    if seen.systemd.is_some_and(|version| version >= MIN_SYSTEMD_VERSION) {
+    let version = version_of_systemd(&seen.root);
+    let found = version.map_or("not found".to_owned(), |version| version.to_string());
+    if version >= Some(MIN_SYSTEMD_VERSION) {
         return pass(found);
     }
     let fix = format!("boot with systemd {MIN_SYSTEMD_VERSION} or newer");
@@ -60,7 +85,7 @@ pub(super) fn systemd(seen: &Observed) -> CheckResult {
 
 /// Only a warning: QEMU emulates without it, far too slowly for use.
 pub(super) fn kvm(seen: &Observed) -> CheckResult {
-    if seen.has(KVM) {
+    if seen.has("dev/kvm") {
         return pass("/dev/kvm");
     }
     warn(
@@ -94,33 +119,32 @@ pub(super) fn cpus(seen: &Observed) -> CheckResult {
     pass(found)
 }
 
-/// The CPU lists, joined, of the `isolcpus=` parameters that take CPUs out of load balancing, and the CPUs that they give as plain numbers.
-/// Such a parameter has the flag domain, or no flag. A flag begins with a letter; the lists `all` and `N` do too.
-fn isolcpus_of(cmdline: &str) -> (String, CpuSet) {
-    let values = cmdline
-        .split_whitespace()
-        .filter_map(|word| word.strip_prefix("isolcpus="));
-    let (mut lists, mut cpus) = (Vec::new(), CpuSet::new());
-    for value in values {
+/// The CPU lists of the `isolcpus=` parameters that take CPUs out of load balancing. Such a parameter has the flag domain, or no flag. A flag
+/// begins with a letter; the lists `all` and `N` do too.
+fn isolcpus_of(cmdline: &str) -> Vec<&str> {
+    let words = cmdline.split_whitespace();
+    let mut lists = Vec::new();
+    for value in words.filter_map(|word| word.strip_prefix("isolcpus=")) {
         let is_flag = |part: &&str| part.starts_with(|c: char| c.is_ascii_lowercase()) && *part != "all";
-        let (flags, parts): (Vec<&str>, Vec<&str>) =
-            value.split(',').filter(|part| !part.is_empty()).partition(is_flag);
+        let parts = value.split(',').filter(|part| !part.is_empty());
+        let (flags, own): (Vec<&str>, Vec<&str>) = parts.partition(is_flag);
         if flags.is_empty() || flags.contains(&"domain") {
-            let plain = parts.iter().filter_map(|part| part.parse::<CpuSet>().ok());
-            plain.for_each(|some| cpus.union_with(&some));
-            lists.extend(parts);
+            lists.extend(own);
         }
     }
-    (lists.join(","), cpus)
+    lists
 }
 
 /// Whether `isolcpus=` takes CPUs out of the scheduler's balancing. The list in /sys includes those of partitions.
 pub(super) fn isolcpus(seen: &Observed) -> CheckResult {
     const FIX: &str = "remove isolcpus= from the kernel's command line, reboot; partitions replace it";
-    let (given, cpus) = isolcpus_of(seen.text(COMMAND_LINE));
-    if given.is_empty() {
+    let cmdline = seen.text("proc/cmdline");
+    let lists = isolcpus_of(&cmdline);
+    if lists.is_empty() {
         return pass("not set");
     }
+    let plain = lists.iter().filter_map(|list| list.parse::<CpuSet>().ok());
+    let (given, cpus) = (lists.join(","), plain.fold(CpuSet::new(), |all, some| all.union(&some)));
     let state = seen.state();
     let shared = match &seen.topology {
         Ok(topology) if seen.allocator.source == CpuSource::Steliad => {

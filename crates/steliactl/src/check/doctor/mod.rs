@@ -5,7 +5,6 @@
 
 mod host;
 mod kubelet;
-mod observed;
 mod services;
 mod state_file;
 mod vms;
@@ -13,15 +12,26 @@ mod vms;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
 
+use kubelet_planner::Machine;
 use serde::Serialize;
+use stelia_cpus::Topology;
+use stelia_koordinator::allocator::AllocatorPolicies;
+use stelia_koordinator::report::numa;
+use stelia_kubelet::CpuManagerState;
+use stelia_kubelet::config::{self, ConfigError, KubeletConfig};
+use stelia_kubelet::home::{self, Search};
+use stelia_node_plan::machine;
+use stelia_settings::Settings;
 
-use crate::check::first_few;
+use crate::check::{first_few, printed};
 use crate::shared::daemon::{Description, Failure};
+use crate::shared::files::{KubeletFiles, below, without_root};
 use crate::shared::output::{Meaning, Render, TextStyle, paragraph, stacked};
-use observed::Observed;
-pub(super) use observed::systemd;
+pub(super) use host::version_of_systemd;
 pub(crate) use state_file::read_state_file;
 
 /// In the order in which diagnoses are printed.
@@ -129,6 +139,105 @@ const CHECKS: [(&str, Check); 22] = [
     ("locality", vms::locality),
 ];
 
+/// What several checks look at. An error says why it could not be read.
+#[derive(Debug)]
+struct Observed {
+    /// `/`, where each check reads the files that it alone looks at.
+    root: PathBuf,
+    /// kubelet's root directory, below `root`.
+    folder: PathBuf,
+    topology: Result<Topology, String>,
+    /// The running kubelet's configuration.
+    kubelet: Result<KubeletConfig, ConfigError>,
+    /// kubeadm's file, where no kubelet runs: one that cannot start runs only for moments.
+    stopped: Option<Result<KubeletConfig, ConfigError>>,
+    /// kubelet's root directory as the daemon reads it by its setting, or why it cannot be determined or is not the one that kubelet
+    /// writes to.
+    home: Result<PathBuf, String>,
+    /// Who chooses exclusive CPUs, and how: from steliad's configuration, or its defaults where it cannot be read.
+    allocator: AllocatorPolicies,
+    files: KubeletFiles,
+    /// The machine as kubelet sees it; `None` where it cannot be read.
+    machine: Option<Machine>,
+    /// What systemd says of steliad's services, by unit: its state, and its status as `systemctl status` shows it. Empty: no answer.
+    units: BTreeMap<&'static str, [String; 2]>,
+    described: Result<Description, Failure>,
+}
+
+impl Observed {
+    /// Reads what is in files; `root` is `/`.
+    fn read(root: &Path, described: Result<Description, Failure>) -> Self {
+        let (proc, sys) = (root.join("proc"), root.join("sys"));
+        let kubelet = config::read(&proc, root, Search::SocketsThenNames);
+        let stopped = matches!(kubelet, Err(ConfigError::NotRunning));
+        let settings = stelia_settings::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);
+        let home = home::by_setting(&settings.kubelet_root, root, None).map_err(|error| error.to_string());
+        let real = |path: &Path| {
+            let path = below(root, path);
+            fs::canonicalize(&path).unwrap_or(path)
+        };
+        let running = kubelet.as_ref().ok().map(|kubelet| &kubelet.root_dir);
+        let folder = running.or(home.as_ref().ok()).cloned();
+        let folder = below(root, &folder.unwrap_or_else(|| KubeletConfig::default().root_dir));
+        let as_kubelet = Topology::read_as_kubelet(&sys).ok().zip(numa::read(&sys).ok());
+        Self {
+            topology: Topology::read(&sys).map_err(|error| error.to_string()),
+            stopped: stopped.then(|| config::kubeadm(root)).flatten().map(|(_, read)| read),
+            home: match (home.map(|path| without_root(root, &path)), &kubelet) {
+                (Ok(read), Ok(kubelet)) if real(&read) != real(&kubelet.root_dir) => {
+                    let written = kubelet.root_dir.display();
+                    Err(format!("{} is read, but kubelet writes to {written}", read.display()))
+                }
+                (home, _) => home,
+            },
+            allocator: settings.policies.allocator,
+            files: KubeletFiles::read(root, &folder),
+            machine: as_kubelet.map(|(topology, numa)| machine(&topology, &topology.caches(&sys), &numa)),
+            kubelet,
+            units: BTreeMap::new(),
+            described,
+            root: root.to_owned(),
+            folder,
+        }
+    }
+
+    /// What systemd says of this host's services; nothing where it does not answer.
+    async fn read_units(&mut self) {
+        for unit in ["steliad", "steliad-device-plugin"] {
+            let show = |property| format!("systemctl show --value --property={property} {unit}");
+            let Ok(state) = printed(&show("ActiveState")).await else {
+                return;
+            };
+            let status = printed(&show("StatusText")).await.unwrap_or_default();
+            self.units
+                .insert(unit, [state, status].map(|text| text.trim().to_owned()));
+        }
+    }
+
+    /// What is in a file of the node's; empty where it cannot be read.
+    fn text(&self, file: &str) -> String {
+        let text = fs::read_to_string(self.root.join(file)).unwrap_or_default();
+        text.trim().to_owned()
+    }
+
+    fn has(&self, file: &str) -> bool {
+        self.root.join(file).exists()
+    }
+
+    fn kubelet(&self) -> Result<&KubeletConfig, &'static str> {
+        self.kubelet.as_ref().map_err(|_| KUBELET)
+    }
+
+    fn description(&self) -> Result<&Description, &'static str> {
+        self.described.as_ref().map_err(|_| DAEMON)
+    }
+
+    /// `cpu_manager_state`, where it is there and can be used.
+    fn state(&self) -> Option<&CpuManagerState> {
+        self.files.cpus.as_ref().ok().and_then(Option::as_ref)
+    }
+}
+
 fn examine(seen: &Observed) -> Vec<Diagnosis> {
     let checked = CHECKS.iter().map(|(check, run)| match run(seen) {
         Ok(diagnosis) => Diagnosis { check, ..diagnosis },
@@ -162,36 +271,25 @@ pub(crate) async fn gather(root: &Path, described: Result<Description, Failure>,
     Examined { diagnoses, verbose }
 }
 
-impl Examined {
-    fn count(&self, is: impl Fn(&Diagnosis) -> bool) -> usize {
-        self.diagnoses.iter().filter(|one| is(one)).count()
-    }
-}
-
 impl Render for Examined {
     fn text(&self, style: TextStyle) -> String {
         let all = self.verbose || style.wide;
-        let mut shown: Vec<&Diagnosis> = self.diagnoses.iter().collect();
-        shown.retain(|one| all || one.outcome < Outcome::Pass);
+        let shown = self.diagnoses.iter().filter(|one| all || one.outcome < Outcome::Pass);
+        let mut shown: Vec<&Diagnosis> = shown.collect();
         shown.sort_by_key(|one| one.outcome);
         let blocks = shown.into_iter();
-        let blocks = blocks.map(|one| {
-            let label = one.outcome.label();
-            stacked(label, one.check, &one.fact, one.effect, &one.fix, style)
-        });
+        let blocks = blocks.map(|one| stacked(one.outcome.label(), one.check, &one.fact, one.effect, &one.fix, style));
         let mut text: String = blocks.collect();
         if style.legend {
-            let outcome = |outcome| self.count(|one| one.outcome == outcome);
-            let skipped = Some(outcome(Outcome::Skip)).filter(|count| *count > 0);
-            let summary = format!(
-                "{} passed{}{}. {}.",
-                outcome(Outcome::Pass),
-                if all { "" } else { " (-v)" },
-                skipped.map_or(String::new(), |count| format!(", {count} skipped")),
-                self.failure().map_or("This node is ready for VMs".to_owned(), |not| not
-                    .replace("this", "This")),
-            );
-            text += &paragraph(&summary, style);
+            let of = |outcome| self.diagnoses.iter().filter(|one| one.outcome == outcome).count();
+            let skipped = match of(Outcome::Skip) {
+                0 => String::new(),
+                skipped => format!(", {skipped} skipped"),
+            };
+            let (passed, hint) = (of(Outcome::Pass), if all { "" } else { " (-v)" });
+            let not = self.failure().map(|not| not.replace("this", "This"));
+            let verdict = not.unwrap_or("This node is ready for VMs".to_owned());
+            text += &paragraph(&format!("{passed} passed{hint}{skipped}. {verdict}."), style);
         }
         text
     }

@@ -3,13 +3,15 @@
 
 use stelia_api::quiet::Irqbalance;
 use stelia_api::{Reason, ReasonCode};
+use stelia_kubelet::devices::plugin_folder;
 
 use super::kubelet::OF_FILE;
-use super::observed::{SOCKET, TRACING};
 use super::{CheckResult, Diagnosis, Observed, Outcome, diagnosis, fail, note, pass, warn};
-use crate::check::noise::NOT_REPORTED;
+use crate::check::noise::{NOT_REPORTED, STEER};
 use crate::shared::daemon::{Failure, is_reported};
 use crate::shared::output::counted;
+
+const JOURNAL: &str = "journalctl -u steliad";
 
 /// The daemon's words.
 pub(super) fn reported(reason: &Reason) -> Diagnosis {
@@ -38,8 +40,7 @@ pub(super) fn problems(seen: &Observed) -> impl Iterator<Item = Diagnosis> {
 /// It needs no daemon to be ready: the socket, kubelet's next change and every call start it.
 pub(super) fn daemon(seen: &Observed) -> CheckResult {
     const EFFECT: &str = "nothing is repaired; running VMs stay isolated";
-    const JOURNAL: &str = "journalctl -u steliad";
-    let state = seen.units.get("steliad.service").map(|(state, _)| state.as_str());
+    let state = seen.units.get("steliad").map(|[state, _]| state.as_str());
     match (&seen.described, state) {
         (Ok(told), _) => pass(format!("running, version {}", told.version)),
         (Err(Failure::NotRunning(_)), None | Some("inactive")) => {
@@ -53,7 +54,7 @@ pub(super) fn daemon(seen: &Observed) -> CheckResult {
 }
 
 pub(super) fn socket(seen: &Observed) -> CheckResult {
-    if seen.has(SOCKET) {
+    if seen.has("run/stelia/runner/socket") {
         return pass("/run/stelia/runner/socket");
     }
     let fix = "systemctl enable --now steliad-runner.socket";
@@ -63,20 +64,22 @@ pub(super) fn socket(seen: &Observed) -> CheckResult {
 /// Whether the plugin runs and kubelet knows of it, by its status (`status.rs` in `crates/device-plugin`). Running VMs are not affected.
 pub(super) fn device_plugin(seen: &Observed) -> CheckResult {
     const JOURNAL: &str = "journalctl -u steliad-device-plugin";
-    if let Err(why) = &seen.has_plugin_folder {
-        let fact = format!("whether kubelet has a plugin directory is not known: {why}");
-        return note(fact, "", "run steliactl doctor as root");
-    }
-    match seen.units.get("steliad-device-plugin.service") {
-        _ if seen.has_plugin_folder == Ok(false) => pass("off: kubelet has no plugin directory"),
-        None => note("systemd does not say whether it runs", "", ""),
-        Some((state, _)) if state != "active" => warn(
+    let folder = plugin_folder(&seen.root, &seen.folder);
+    match (folder.try_exists(), seen.units.get("steliad-device-plugin")) {
+        (Err(cause), _) => {
+            let fact = "whether kubelet has a plugin directory is not known: read";
+            let fact = format!("{fact} {}: {cause}", folder.display());
+            note(fact, "", "run steliactl doctor as root")
+        }
+        (Ok(false), _) => pass("off: kubelet has no plugin directory"),
+        (_, None) => note("systemd does not say whether it runs", "", ""),
+        (_, Some([state, _])) if state != "active" => warn(
             format!("not running ({state})"),
             "this node offers no stelia.io/vm",
             format!("systemctl enable --now steliad-device-plugin.path; {JOURNAL}"),
         ),
-        Some((_, status)) if status.starts_with("registered") && !status.contains("unhealthy") => pass(status),
-        Some((_, status)) => warn(status, "", JOURNAL),
+        (_, Some([_, status])) if status.starts_with("registered") && !status.contains("unhealthy") => pass(status),
+        (_, Some([_, status])) => warn(status, "", JOURNAL),
     }
 }
 
@@ -90,7 +93,7 @@ pub(super) fn steering(seen: &Observed) -> CheckResult {
         "off" => note(
             "off",
             "devices, and irqbalance where it runs, may interrupt the VMs' CPUs",
-            "set irq-steering = \"shared\" in /etc/stelia/steliad.toml, systemctl reload steliad",
+            STEER,
         ),
         "" => note(NOT_REPORTED, "", ""),
         _ if quiet.report.irqbalance == Irqbalance::NotInformed => {
@@ -114,13 +117,9 @@ pub(super) fn ledger(seen: &Observed) -> CheckResult {
     }
     // The key is known from the first account on.
     if ledger.key.is_empty() && !ledger.vms.is_empty() {
-        return warn(
-            "not signed",
-            "nobody can check that it is unchanged",
-            "journalctl -u steliad",
-        );
+        return warn("not signed", "nobody can check that it is unchanged", JOURNAL);
     }
-    if !seen.has(TRACING) {
+    if !seen.has("sys/kernel/tracing/events") {
         let fix = "run steliactl doctor as root; then see /sys/kernel/security/lockdown";
         return note("tracefs is not mounted or not readable", "it cannot name tasks", fix);
     }

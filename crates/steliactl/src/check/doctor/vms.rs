@@ -7,7 +7,6 @@ use stelia_kernel::containers::{container_levels, least_limit_milli, pod_contain
 use stelia_kernel::locality::{Locality, NodeMemory, size};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState};
 
-use super::observed::NUMA_BALANCING;
 use super::{CheckResult, Observed, STATE, first_few, note, pass, warn};
 use crate::shared::daemon::{Pod, Pods};
 use crate::shared::output::counted;
@@ -15,18 +14,15 @@ use crate::shared::output::counted;
 /// From this much memory on a VM counts as large, in bytes.
 const LARGE_VM_BYTES: u64 = 32 << 30;
 
-/// Whether the kernel's balancing between NUMA nodes has something to do with a VM: it has CPUs of several, or so much memory
-/// that looking through it is felt.
-fn is_large(locality: &Locality) -> bool {
-    let memory = locality.memory.values().map(NodeMemory::counted).sum::<u64>();
-    locality.nodes.len() > 1 || memory >= LARGE_VM_BYTES
-}
-
 /// Automatic NUMA balancing unmaps pages to see who uses them, which KVM has to follow for each range of a guest's memory.
 pub(super) fn numa_balancing(seen: &Observed) -> CheckResult {
     let vms = seen.described.iter().flat_map(|told| told.locality.instances.values());
-    let large = vms.filter(|vm| is_large(vm)).count() as u64;
-    if matches!(seen.text(NUMA_BALANCING), "" | "0") || large == 0 {
+    // It has something to do with those that have CPUs of several nodes, or so much memory that looking through it is felt.
+    let memory = |vm: &Locality| vm.memory.values().map(NodeMemory::counted).sum::<u64>();
+    let large = vms
+        .filter(|vm| vm.nodes.len() > 1 || memory(vm) >= LARGE_VM_BYTES)
+        .count() as u64;
+    if matches!(seen.text("proc/sys/kernel/numa_balancing").as_str(), "" | "0") || large == 0 {
         return pass("off, or no VM is large");
     }
     let fact = format!("on, with {} of many NUMA nodes or much memory", counted(large, "VM"));
@@ -39,7 +35,7 @@ pub(super) fn numa_balancing(seen: &Observed) -> CheckResult {
 ///
 /// # Errors
 /// Why a quota is not known.
-pub(super) fn low_quotas(root: &Path, state: Option<&CpuManagerState>) -> Result<Vec<String>, String> {
+fn low_quotas(root: &Path, state: Option<&CpuManagerState>) -> Result<Vec<String>, String> {
     let cgroups = KernelCgroups::new(root.join("sys/fs/cgroup"));
     let text = |error: CgroupError| error.to_string();
     let mut low = Vec::new();
@@ -65,14 +61,12 @@ pub(super) fn low_quotas(root: &Path, state: Option<&CpuManagerState>) -> Result
 /// As crun before 1.22 writes a quota where kubelet sets none.
 pub(super) fn quotas(seen: &Observed) -> CheckResult {
     // Without it the exclusive CPUs are not known.
-    if seen.files.cpus.is_err() {
-        return Err(STATE);
-    }
-    match &seen.low_quotas {
+    seen.files.cpus.as_ref().map_err(|_| STATE)?;
+    match low_quotas(&seen.root, seen.state()) {
         Err(why) => note(format!("cannot read the CPU quotas of containers: {why}"), "", ""),
         Ok(low) if low.is_empty() => pass("no CPU quota is below the exclusive CPUs of its container"),
         Ok(low) => warn(
-            first_few(low),
+            first_few(&low),
             "the kernel throttles these containers",
             "restart them; if the quota is 1 %, install crun 1.22 or newer, or use runc, before (containers/crun issue 1794)",
         ),

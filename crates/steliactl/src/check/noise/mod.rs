@@ -8,20 +8,17 @@ mod tests;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use stelia_api::quiet::{Problem, Quiet, RemainingCause};
+use stelia_api::quiet::{Problem, RemainingCause};
 use stelia_cpus::CpuSet;
 
 use super::{first_few, group_by_key};
 use crate::shared::daemon::{Description, FORMER, Pod, Selected, age, is_reported, restart, whose};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{Fired, interrupts, measured};
-use crate::shared::output::{
-    Column, Meaning, Render, TextStyle, column, counted, now, paragraph, printable, stacked, table,
-};
+use crate::shared::output::{Column, Meaning, Render, TextStyle, column, counted, now, paragraph, stacked, table};
 
 /// Prefix of the name of a workqueue's rescuer, a thread that runs only when memory is short.
 const RESCUER: &str = "kworker/R-";
@@ -31,7 +28,8 @@ pub(crate) const NOT_REPORTED: &str = "steliad-quiet has not reported";
 
 const JOURNAL: &str = "journalctl -eu steliad-quiet";
 const START: &str = "systemctl enable --now steliad-quiet.socket";
-const STEER: &str = "set irq-steering = \"shared\" in /etc/stelia/steliad.toml, then systemctl reload steliad";
+pub(crate) const STEER: &str =
+    "set irq-steering = \"shared\" in /etc/stelia/steliad.toml, then systemctl reload steliad";
 const OF_THREAD: &str = "look for a setting of its driver's or subsystem's (/usr/share/doc/steliad/quiet-cpus.md)";
 const UNCOUNTED: &str = "device interrupts could not be counted";
 
@@ -50,17 +48,12 @@ pub(crate) struct Noise {
     problems: Vec<Problem>,
     #[serde(skip)]
     fix_of_problem: &'static str,
-    /// What was done on the node.
-    #[serde(skip)]
-    moved: Arc<Quiet>,
     /// Whether device interrupts could be counted.
     #[serde(skip)]
     is_counted: bool,
-    /// The selected VMs that were released and may run on, each with how long ago, and what to do about them.
+    /// The selected VMs that were released and may run on: which, when that was, and what to do.
     #[serde(skip)]
-    former: Vec<(Pod, String)>,
-    #[serde(skip)]
-    former_fix: &'static str,
+    former: Option<(String, String, &'static str)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -96,10 +89,14 @@ struct Source {
 /// What disturbs the selected VMs.
 pub(crate) async fn gather(roots: &Roots, selected: &Selected) -> Noise {
     let fired = measured(&roots.proc, MEASURE_INTERVAL).await;
-    let former = selected.former.iter();
+    let former = &selected.former;
     Noise {
-        former: former.map(|(pod, ended)| (pod.clone(), age(*ended, now()))).collect(),
-        former_fix: restart(&selected.described),
+        former: former.first().map(|(_, ended_us)| {
+            let last = if former.len() > 1 { "the last one " } else { "" };
+            let pods: Vec<&Pod> = former.iter().map(|(pod, _)| pod).collect();
+            let told = format!("{FORMER} ({last}{} ago)", age(*ended_us, now()));
+            (whose(&pods), told, restart(&selected.described))
+        }),
         ..noise(&selected.described, selected.uids().as_ref(), fired.as_deref())
     }
 }
@@ -145,32 +142,31 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
         None if is_unanswered && !vms.is_empty() => (Some(NOT_REPORTED), START),
         None => (None, "steliactl reconcile"),
     };
+    let of_irq = |irq: u32, name: &str, cpus: &CpuSet, reason, text, fix| {
+        let there = firing.get(&irq);
+        Source {
+            cpus: there.map_or(cpus, |(cpus, _)| cpus).clone(),
+            text,
+            per_second: fired.map(|_| there.map_or(0, |(_, rate)| *rate)),
+            ..Source::new(format!("irq {irq}"), name, reason, fix)
+        }
+    };
     let remaining = quiet.report.remaining.iter().map(|one| {
-        let there = firing.get(&one.irq);
-        let rate = fired.map(|_| there.map_or(0, |(_, rate)| *rate));
         // What the kernel says of a mask that it does not take is the same of each.
         let is_plain = one.text.is_empty() || one.why == RemainingCause::Managed;
         let error = if is_plain { "" } else { &format!(": {}", one.text) };
+        let text = format!("{}{error}", one.why.text());
         Source {
-            cpus: there.map_or(&one.cpus, |(cpus, _)| cpus).clone(),
-            text: format!("{}{error}", one.why.text()),
-            per_second: rate,
             count: Some(one.count),
-            disturbs: rate > Some(0) || is_reported(described, one),
-            ..Source::new(format!("irq {}", one.irq), &one.name, one.why.name(), one.why.fix())
+            disturbs: is_reported(described, one),
+            ..of_irq(one.irq, &one.name, &one.cpus, one.why.name(), text, one.why.fix())
         }
     });
     let is_left = |irq| quiet.report.remaining.iter().any(|one| one.irq == irq);
-    let unmoved = fired.unwrap_or_default().iter().filter(|one| !is_left(one.irq));
-    let unmoved = unmoved.filter_map(|one| {
-        let (cpus, rate) = firing.get(&one.irq)?;
-        Some(Source {
-            cpus: cpus.clone(),
-            text: problem.unwrap_or("steliad-quiet has not moved it yet").to_owned(),
-            per_second: Some(*rate),
-            disturbs: true,
-            ..Source::new(format!("irq {}", one.irq), &one.name, "not-moved", fix_of_problem)
-        })
+    let unmoved = fired.unwrap_or_default().iter();
+    let unmoved = unmoved.filter(|one| !is_left(one.irq)).map(|one| {
+        let text = problem.unwrap_or("steliad-quiet has not moved it yet").to_owned();
+        of_irq(one.irq, &one.name, &CpuSet::new(), "not-moved", text, fix_of_problem)
     });
     let threads = quiet.report.threads_remaining.iter().map(|one| Source {
         cpus: one.cpus.clone(),
@@ -185,6 +181,7 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
             .filter(|vm| !vm.exclusive_cpus.is_disjoint(&one.cpus))
             .collect();
         // What was seen there disturbs, unless the ledger has seen nothing.
+        one.disturbs |= one.per_second > Some(0);
         one.disturbs |= one.count > Some(0) && reached.iter().any(|vm| vm.interrupts_by_ledger != Some(0));
         let all = reached
             .iter()
@@ -201,7 +198,6 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
         fix_of_problem,
         sources,
         problems: problems.cloned().collect(),
-        moved: quiet.clone(),
         is_counted: fired.is_some(),
         vms,
         ..Noise::default()
@@ -288,8 +284,8 @@ impl Noise {
         if !offline.is_empty() {
             text += &note(&whose(&offline), "all its CPUs are offline", "", "");
         }
-        for (pod, age) in &self.former {
-            text += &note(&pod.to_string(), &format!("{FORMER} ({age} ago)"), "", self.former_fix);
+        if let Some((whose, told, fix)) = self.former.as_ref().filter(|_| self.vms.is_empty()) {
+            text += &note(whose, told, "", fix);
         }
         text
     }
@@ -301,26 +297,18 @@ impl Noise {
         (!disturbed.is_empty()).then(|| format!("{} of {all} disturbed", disturbed.len()))
     }
 
-    /// `1 of 2 VMs disturbed. Moved 12 of 40 device interrupts, 2 kernel threads.`
+    /// `1 of 2 VMs disturbed. 3 harmless sources (-o wide).`
     fn summary(&self, style: TextStyle) -> String {
-        if self.vms.is_empty() {
-            return paragraph("No VM has CPUs of its own: nothing was counted.", style);
-        }
         let measured = self.vms.iter().filter(|vm| vm.interrupts_per_second.is_some());
-        let nothing = match measured.count() as u64 {
-            0 => String::new(),
-            measured => {
-                let (measured, seconds) = (counted(measured, "VM"), MEASURE_INTERVAL.as_secs());
-                format!("Nothing disturbed {measured} for {seconds} s.")
+        let mut text = match (self.disturbed(), measured.count() as u64) {
+            _ if self.vms.is_empty() => "No VM has CPUs of its own: nothing was counted.".to_owned(),
+            (Some(disturbed), _) => disturbed + ".",
+            (None, 0) => String::new(),
+            (None, measured) => {
+                let measured = counted(measured, "VM");
+                format!("Nothing disturbed {measured} for {} s.", MEASURE_INTERVAL.as_secs())
             }
         };
-        let mut text = self.disturbed().map_or(nothing, |disturbed| disturbed + ".");
-        if self.problem.is_none() {
-            let report = &self.moved.report;
-            let interrupts = counted(report.interrupts.into(), "device interrupt");
-            let threads = counted(report.threads_moved, "kernel thread");
-            text += &format!(" Moved {} of {interrupts}, {threads}.", report.moved);
-        }
         let harmless = self.sources.len() - self.disturbing().count();
         if harmless > 0 && !style.wide {
             text += &format!(" {} (-o wide).", counted(harmless as u64, "harmless source"));
@@ -331,11 +319,7 @@ impl Noise {
 
 impl Render for Noise {
     fn text(&self, style: TextStyle) -> String {
-        let heading = match self.vms.as_slice() {
-            [vm] if style.legend => &format!("{}: CPUs {}\n", printable(&vm.pod.to_string()), vm.exclusive_cpus),
-            _ => "",
-        };
-        let mut parts = vec![heading.to_owned() + &self.findings(style)];
+        let mut parts = vec![self.findings(style)];
         if style.wide && !self.sources.is_empty() {
             parts.push(table(&SOURCES, &self.sources, style));
         }

@@ -15,9 +15,9 @@ use stelia_kubelet::home::Search;
 use tokio::time::{Instant, sleep};
 
 use crate::check::{doctor, ledger, noise, printed, verify};
-use crate::shared::daemon::{Client, Description, FORMER, Failure, Selected};
+use crate::shared::daemon::{Client, FORMER, Failure, Selected};
 use crate::shared::kernel::Roots;
-use crate::shared::kernel::rates::{Model, rates};
+use crate::shared::kernel::rates::rates;
 use crate::shared::kernel::sample::Sample;
 use crate::shared::output::{Render, TextStyle, human, now, printable, properties, time};
 use crate::view::list::Vms;
@@ -82,8 +82,11 @@ impl Report {
             failed.push(&failure);
         }
         for line in failed {
-            // What is wrong on the node is told by the first section that finds it.
-            let fact = line.strip_prefix("node: ").unwrap_or(line);
+            // What is wrong on the node is told by the first section that finds it, as is which VMs were released.
+            let fact = match line.strip_prefix("node: ") {
+                _ if line.contains(FORMER) => FORMER,
+                fact => fact.unwrap_or(line),
+            };
             if !self.wrong.iter().any(|said| said.contains(&format!(": {fact}"))) {
                 self.wrong.push(format!("{heading}: {line}"));
             }
@@ -111,7 +114,10 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         report.add("list", "VMs", Ok(Vms::of(&all, false)));
         let noise = noise::gather(roots, &all).await;
         report.add("noise", "Interrupts and kernel threads", Ok(noise));
-        report.add("top", "Load", Ok(measured(description, roots, time).await));
+        let (began, before) = (Instant::now(), Sample::read(description, roots, Duration::ZERO));
+        sleep(time).await;
+        let load = rates(&before, &Sample::read(description, roots, began.elapsed()));
+        report.add("top", "Load", Ok(load));
         report.add("map", "CPUs", Ok(map::gather(&all, roots)));
         if !description.node.instances.is_empty() {
             report.add("show", "VMs in detail", show::gather(&all, roots, false, false));
@@ -150,14 +156,6 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
     report
 }
 
-/// The load of the VMs that the daemon describes, and what disturbs them, measured for this long.
-async fn measured(description: &Description, roots: &Roots, time: Duration) -> Model {
-    let began = Instant::now();
-    let before = Sample::read(description, roots, began.elapsed());
-    sleep(time).await;
-    rates(&before, &Sample::read(description, roots, began.elapsed()))
-}
-
 /// Names and values, one a line; what is empty is left out. Or text as it is.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
@@ -189,7 +187,7 @@ fn host(root: &Path) -> Listing {
         "time": time(now()),
         "system": line("etc/os-release", "PRETTY_NAME=").or_else(|| line("usr/lib/os-release", "PRETTY_NAME=")),
         "kernel": line("proc/sys/kernel/osrelease", ""),
-        "systemd": doctor::systemd(root),
+        "systemd": doctor::version_of_systemd(root),
         "memory": line("proc/meminfo", "MemTotal:"),
         "steliactl": env!("CARGO_PKG_VERSION"),
     }))

@@ -122,7 +122,7 @@ impl Finding {
 /// What is asked of the states of VMs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Args)]
 pub(crate) struct Demands {
-    /// Also fail if a VM that does not wait is less than this: pinned or isolated
+    /// Also fail if a VM that does not wait is less than this, or was released: pinned or isolated
     #[arg(long, value_name = "STATE", value_parser = required())]
     require: Option<State>,
     /// Do not fail because of VMs that wait for their vCPUs. Without it, a VM that has waited for more than a minute is a failure
@@ -212,11 +212,11 @@ pub(crate) async fn gather(
             findings.extend(of_ledger(above, demands));
         }
     }
-    let not_checked = unread.map(|why| format!("interrupts (steliactl noise), the last 24 hours ({why})"));
-    Ok(Verified {
-        not_checked: not_checked.unwrap_or_default(),
-        ..Verified::of(&described, findings, demands, now)
-    })
+    let mut verified = Verified::of(&described, findings, demands, now);
+    if let Some(why) = unread {
+        verified.not_checked = format!("interrupts (steliactl noise), the last 24 hours ({why})");
+    }
+    Ok(verified)
 }
 
 /// What an answer of `Reconcile` says is wrong, and which VMs of the description after it wait.
@@ -264,10 +264,8 @@ fn one_reading(
     let vms = vms.map(|(uid, vm)| (Pod::of(uid, vm), Some(vm)));
     let of_one = |(pod, vm): (Pod, Option<&Arc<Instance>>)| {
         let (kind, told) = vm.map_or((Kind::Node, &described.problems), |vm| (Kind::Daemon, &vm.degraded));
-        let mut found: Vec<Finding> = told
-            .iter()
-            .map(|reason| Finding::of(pod.clone(), kind, reason))
-            .collect();
+        let told = told.iter().map(|reason| Finding::of(pod.clone(), kind, reason));
+        let mut found: Vec<Finding> = told.collect();
         let new = |kind, code: &str, text: &str, fix: String| Finding::new(pod.clone(), kind, code, text, fix);
         let is_own = |uid: &str| uid == pod.pod_uid;
         let would_change = steps.iter().any(|(uid, _)| *uid == NODE || is_own(uid));
@@ -300,10 +298,8 @@ fn one_reading(
         }
         if let Some(Err(cause)) = checked {
             let is_denied = DENIED.iter().any(|words| cause.contains(words));
-            let (text, fix) = (
-                format!("not checked: {cause}"),
-                if is_denied { "run as root" } else { "" },
-            );
+            let fix = if is_denied { "run as root" } else { "" };
+            let text = format!("not checked: {cause}");
             found.push(new(Kind::Unread, "not-checked", &text, fix.to_owned()));
         }
         if let Some(vm) = vm {
@@ -386,10 +382,8 @@ fn of_ledger(above: Result<Vec<(Pod, String)>, Failure>, demands: Demands) -> Ve
 /// verified, whatever was read before.
 fn what_stays(mut readings: Vec<Vec<Finding>>) -> Vec<Finding> {
     let mut last = readings.pop().unwrap_or_default();
-    let before: Vec<BTreeSet<_>> = readings
-        .iter()
-        .map(|one| one.iter().map(Finding::key).collect())
-        .collect();
+    let before = readings.iter().map(|reading| reading.iter().map(Finding::key));
+    let before: Vec<BTreeSet<_>> = before.map(Iterator::collect).collect();
     let stays = |one: &Finding| before.iter().all(|reading| reading.contains(&one.key()));
     last.retain(|one| !one.may_be_transient() || one.kind == Kind::Unread || stays(one));
     last

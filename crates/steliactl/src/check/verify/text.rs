@@ -129,7 +129,7 @@ impl Verified {
             text += &format!(". {part}");
         }
         text.push('.');
-        if !self.not_checked.is_empty() {
+        if !self.not_checked.is_empty() && !self.instances.is_empty() {
             text += &format!(" Not checked: {}.", self.not_checked);
         }
         text

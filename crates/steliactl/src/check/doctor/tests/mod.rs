@@ -5,6 +5,7 @@ mod vms;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,16 +19,21 @@ use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource};
 use stelia_koordinator::report::numa::KernelNumaNode;
 use stelia_kubelet::config::{ConfigError, KubeletConfig};
 use stelia_kubelet::cpu_manager_state::Schema;
-use stelia_kubelet::process_place::ProcessPlace;
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_node_plan::machine;
+use tempfile::TempDir;
 
-use super::observed::{COMMAND_LINE, CONTROLLERS, KVM, NUMA_BALANCING, RELEASE, SOCKET, TRACING};
 use super::*;
 use crate::shared::files::{KubeletFiles, UnusableState};
 use crate::shared::output::{Form, OutputOptions};
 use crate::tests::fixtures::{block_on, columns, folder, holds, says, write};
 
+const CONTROLLERS: &str = "sys/fs/cgroup/cgroup.controllers";
+const PARTITION: &str = "sys/fs/cgroup/system.slice/cpuset.cpus.partition";
+const EXCLUSIVE: &str = "sys/fs/cgroup/system.slice/cpuset.cpus.exclusive";
+const LIBRARY: &str = "usr/lib/x86_64-linux-gnu/systemd/libsystemd-shared-257.9-1.so";
+const SOCKET: &str = "run/stelia/runner/socket";
+const COMMAND_LINE: &str = "proc/cmdline";
 const POD: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 
 type Change = fn(&mut Observed);
@@ -42,8 +48,38 @@ fn shape(nodes: u32, cores: u32, threads: u32) -> Topology {
     shape.topology()
 }
 
+/// A node, with the folder that has its files.
+struct Node {
+    seen: Observed,
+    _files: TempDir,
+}
+
+impl Deref for Node {
+    type Target = Observed;
+
+    fn deref(&self) -> &Observed {
+        &self.seen
+    }
+}
+
+impl DerefMut for Node {
+    fn deref_mut(&mut self) -> &mut Observed {
+        &mut self.seen
+    }
+}
+
 /// A node on which every check passes: 2 NUMA nodes, 4 cores, 8 CPUs, siblings 4 apart.
-fn fit() -> Observed {
+fn fit() -> Node {
+    let files = folder(&[
+        (CONTROLLERS, "cpuset cpu io memory pids\n"),
+        (PARTITION, "member\n"),
+        (EXCLUSIVE, "\n"),
+        (LIBRARY, ""),
+        ("proc/sys/kernel/osrelease", "6.12.9+deb13-amd64\n"),
+        ("dev/kvm", ""),
+        ("sys/kernel/tracing/events", ""),
+        (SOCKET, ""),
+    ]);
     let cpus = |text: &str| text.parse().unwrap();
     let kubelet = KubeletConfig {
         cpu_manager_policy: "static".to_owned(),
@@ -59,18 +95,9 @@ fn fit() -> Observed {
         ..CpuManagerState::absent()
     };
     let topology = shape(2, 2, 2);
-    Observed {
-        texts: [
-            (RELEASE, "6.12.9"),
-            (CONTROLLERS, "cpuset cpu io memory pids"),
-            (KVM, ""),
-            (TRACING, ""),
-            (SOCKET, ""),
-        ]
-        .map(|(file, text)| (file, text.to_owned()))
-        .into(),
-        systemd: Some(257),
-        exclusive: Some(true),
+    let seen = Observed {
+        root: files.path().to_owned(),
+        folder: files.path().join("var/lib/kubelet"),
         machine: Some(machine(&topology, &[].into(), &numa_nodes(2))),
         topology: Ok(topology),
         kubelet: Ok(kubelet),
@@ -81,13 +108,10 @@ fn fit() -> Observed {
             cpus: Ok(Some(state)),
             ..KubeletFiles::read(Path::new("/nonexistent"), Path::new("/nonexistent"))
         },
-        dra: [].into(),
-        misplaced: None,
-        low_quotas: Ok(Vec::new()),
-        has_plugin_folder: Ok(false),
         units: [].into(),
         described: Ok(calm()),
-    }
+    };
+    Node { seen, _files: files }
 }
 
 /// What a daemon says that steers interrupts, keeps a ledger and has no VM.
@@ -142,12 +166,18 @@ fn state(seen: &mut Observed) -> &mut CpuManagerState {
     seen.files.cpus.as_mut().unwrap().as_mut().unwrap()
 }
 
-fn has(seen: &mut Observed, file: &'static str, text: &str) {
-    seen.texts.insert(file, text.to_owned());
+fn has(seen: &Observed, file: &str, text: &str) {
+    write(&seen.root, file, text);
 }
 
-fn absent(seen: &mut Observed, file: &str) {
-    seen.texts.remove(file);
+fn absent(seen: &Observed, file: &str) {
+    fs::remove_file(seen.root.join(file)).unwrap();
+}
+
+/// A process is in the cgroup of this beginning and a container's ID.
+fn in_container(seen: &Observed, begins: &str) {
+    let end = if begins.ends_with('-') { ".scope" } else { "" };
+    has(seen, "proc/3/cgroup", &format!("0::{begins}{}{end}\n", "ab".repeat(32)));
 }
 
 /// The daemon does not run.
@@ -177,7 +207,7 @@ fn ours(seen: &mut Observed) {
 /// The configuration in kubelet's file, which has to have the kind and version.
 fn parsed(text: &str) -> Result<KubeletConfig, ConfigError> {
     let text = format!("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n{text}\n");
-    let file = stelia_kubelet::config::File::parse(&text, "k.yaml")?;
+    let file = config::File::parse(&text, "k.yaml")?;
     KubeletConfig::new(Some(file), Vec::new(), Default::default())
 }
 
@@ -219,8 +249,8 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
     told(f).enforce_node_allocatable = Vec::new();
 })]
 #[case::no_cpuset("cgroup", Outcome::Fail, |f: &mut Observed| has(f, CONTROLLERS, "cpu"))]
-#[case::old_kernel("kernel", Outcome::Warn, |f: &mut Observed| f.exclusive = Some(false))]
-#[case::old_systemd("systemd", Outcome::Fail, |f: &mut Observed| f.systemd = Some(249))]
+#[case::old_kernel("kernel", Outcome::Warn, |f: &mut Observed| absent(f, EXCLUSIVE))]
+#[case::old_systemd("systemd", Outcome::Fail, |f: &mut Observed| { absent(f, LIBRARY); has(f, "usr/lib64/systemd/libsystemd-shared-249.so", "") })]
 #[case::a_misspelt_key("kubelet", Outcome::Warn, |f: &mut Observed| told(f).warnings = parsed("reservedCpus: 0").unwrap().warnings)]
 #[case::a_gate_of_another_version("kubelet", Outcome::Warn, |f: &mut Observed| { told(f).feature_gates.insert("CPUManager".into(), true); })]
 #[case::an_unreadable_configuration("kubelet", Outcome::Fail, |f: &mut Observed| f.kubelet = Err(parsed("reservedSystemCPUs: 0").unwrap_err()))]
@@ -231,10 +261,10 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
 #[case::siblings_apart("cpus", Outcome::Warn, |f: &mut Observed| told(f).cpu_manager_policy_options.clear())]
 #[case::isolated_at_boot("isolcpus", Outcome::Warn, |f: &mut Observed| has(f, COMMAND_LINE, "isolcpus=1,5"))]
 #[case::shared_cpus_isolated_at_boot("isolcpus", Outcome::Fail, |f: &mut Observed| has(f, COMMAND_LINE, "isolcpus=2,6"))]
-#[case::two_give_cpus("dra-driver", Outcome::Warn, |f: &mut Observed| { f.dra.insert("dra.cpu".into(), "/x".into()); })]
-#[case::no_kvm("kvm", Outcome::Warn, |f: &mut Observed| absent(f, KVM))]
-#[case::a_container_outside_its_pod("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| f.misplaced = Some((3, ProcessPlace::OutsideOfPods("a".into()))))]
-#[case::a_container_of_docker("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| f.misplaced = Some((3, ProcessPlace::Docker("a".into()))))]
+#[case::two_give_cpus("dra-driver", Outcome::Warn, |f: &mut Observed| { has(f, "var/lib/kubelet/plugins_registry/dra.cpu-reg.sock", ""); })]
+#[case::no_kvm("kvm", Outcome::Warn, |f: &mut Observed| absent(f, "dev/kvm"))]
+#[case::a_container_outside_its_pod("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| in_container(f, "/k8s.io/"))]
+#[case::a_container_of_docker("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| in_container(f, "/kubepods.slice/docker-"))]
 #[case::no_daemon("daemon", Outcome::Warn, |f: &mut Observed| alone(f))]
 #[case::no_socket("runner-socket", Outcome::Fail, |f: &mut Observed| absent(f, SOCKET))]
 #[case::isolcpus_in_our_pool("isolcpus", Outcome::Fail, |f: &mut Observed| { ours(f); f.kubelet = Err(ConfigError::NotRunning); has(f, COMMAND_LINE, "isolcpus=2") })]
@@ -242,7 +272,6 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
 #[case::keys_of_a_newer_kubelet("kubelet-state", Outcome::Warn, |f: &mut Observed| problem(f, ReasonCode::KubeletUnknownKeys))]
 #[case::a_silent_systemd("systemd-silent", Outcome::Fail, |f: &mut Observed| problem(f, ReasonCode::SystemdSilent))]
 #[case::nothing_published("not-published", Outcome::Warn, |f: &mut Observed| problem(f, ReasonCode::NotPublished))]
-#[case::low_quotas("crun", Outcome::Warn, |f: &mut Observed| f.low_quotas = Ok(vec!["a has 1 %".into()]))]
 fn what_is_wrong_is_told_with_a_fix_and_nothing_else_is(
     #[case] name: &str,
     #[case] outcome: Outcome,
@@ -315,7 +344,7 @@ fn what_does_not_pass_is_told_and_each_cause_once() {
     let mut seen = fit();
     seen.kubelet = Err(ConfigError::NotRunning);
     seen.files.cpus = Ok(None);
-    absent(&mut seen, SOCKET);
+    absent(&seen, SOCKET);
     alone(&mut seen);
     insta::assert_snapshot!(screen(&seen, false));
     let verbose = screen(&seen, true);
@@ -362,32 +391,15 @@ fn an_empty_root_is_a_node_that_is_not_ready_and_json_has_all_checks() {
 
 #[test]
 fn a_kernel_of_which_nothing_is_known_is_not_called_old() {
-    let mut seen = fit();
-    absent(&mut seen, RELEASE);
-    seen.exclusive = None;
+    let seen = fit();
+    absent(&seen, "proc/sys/kernel/osrelease");
+    absent(&seen, PARTITION);
     assert_eq!(named(&seen, "kernel").outcome, Outcome::Note);
 }
 
 /// What is observed of a node below this folder, without a daemon.
 fn read(root: &Path) -> Observed {
     Observed::read(root, Err(Failure::NotRunning(1)))
-}
-
-#[test]
-fn facts_are_read_from_the_nodes_files() {
-    let cgroup = "sys/fs/cgroup/system.slice";
-    let root = folder(&[
-        ("proc/sys/kernel/osrelease", "6.12.9+deb13-amd64\n"),
-        ("proc/cmdline", "quiet isolcpus=domain,managed_irq,2-3,6\n"),
-        ("usr/lib/x86_64-linux-gnu/systemd/libsystemd-shared-257.9-1.so", ""),
-        ("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n"),
-        (&format!("{cgroup}/cpuset.cpus.partition"), "member\n"),
-        (&format!("{cgroup}/cpuset.cpus.exclusive"), "\n"),
-    ]);
-    let seen = read(root.path());
-    assert_eq!(seen.text(RELEASE), "6.12.9+deb13-amd64");
-    assert_eq!((seen.systemd, seen.exclusive), (Some(257), Some(true)));
-    assert!(!seen.has(KVM) && seen.files.cpus == Ok(None));
 }
 
 #[test]
@@ -420,8 +432,8 @@ fn the_last_isolcpus_counts_and_its_flags_are_no_cpus() {
         ("managed_irq,2", Outcome::Pass),
         ("nohz,managed_irq,2", Outcome::Pass),
     ] {
-        let mut seen = fit();
-        has(&mut seen, COMMAND_LINE, &format!("quiet isolcpus={value}"));
+        let seen = fit();
+        has(&seen, COMMAND_LINE, &format!("quiet isolcpus={value}"));
         assert_eq!(named(&seen, "isolcpus").outcome, outcome, "{value}");
     }
 }

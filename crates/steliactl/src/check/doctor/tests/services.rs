@@ -3,8 +3,9 @@
 use stelia_api::ledger::LedgerSummary;
 use stelia_api::quiet::{Irqbalance, Quiet, Remaining, RemainingCause};
 
-use super::super::observed::parse_units;
 use super::*;
+
+const PLUGINS: &str = "var/lib/kubelet/device-plugins/kubelet.sock";
 
 fn quiet(seen: &mut Observed) -> &mut Quiet {
     Arc::make_mut(&mut node(seen).quiet)
@@ -31,7 +32,7 @@ fn remaining(seen: &mut Observed, why: RemainingCause) {
 #[case::no_answer("not-steered", Outcome::Warn, |f: &mut Observed| problem(f, ReasonCode::NotSteered))]
 #[case::a_ledger_that_is_off("ledger", Outcome::Note, |f: &mut Observed| ledger(f).enabled = false)]
 #[case::a_ledger_that_cannot_be_written("ledger-not-kept", Outcome::Warn, |f: &mut Observed| problem(f, ReasonCode::LedgerNotKept))]
-#[case::no_tracing("ledger", Outcome::Note, |f: &mut Observed| absent(f, TRACING))]
+#[case::no_tracing("ledger", Outcome::Note, |f: &mut Observed| absent(f, "sys/kernel/tracing/events"))]
 fn what_is_amiss_is_told_and_nothing_else_is(#[case] name: &str, #[case] outcome: Outcome, #[case] change: Change) {
     let mut seen = fit();
     change(&mut seen);
@@ -56,9 +57,8 @@ fn an_interrupt_that_the_kernel_places_and_that_does_not_fire_disturbs_nobody() 
     assert_eq!(wrong(&seen), [("irq-steering", Outcome::Note)]);
 }
 
-fn unit(seen: &mut Observed, name: &str, state: &str, status: &str) {
-    let unit = (state.to_owned(), status.to_owned());
-    seen.units.insert(format!("{name}.service"), unit);
+fn unit(seen: &mut Observed, name: &'static str, state: &str, status: &str) {
+    seen.units.insert(name, [state, status].map(str::to_owned));
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn a_daemon_that_failed_is_not_one_that_does_not_run() {
 fn the_plugin_is_judged_by_what_it_says_of_itself() {
     let plugin = |state: &str, status: &str| {
         let mut seen = fit();
-        seen.has_plugin_folder = Ok(true);
+        has(&seen, PLUGINS, "");
         unit(&mut seen, "steliad-device-plugin", state, status);
         said(&seen, "device-plugin")
     };
@@ -115,28 +115,13 @@ fn the_plugin_is_judged_by_what_it_says_of_itself() {
         assert_eq!(plugin(state, status), (outcome, status.to_owned()));
     }
     assert_eq!(plugin("inactive", "").0, Outcome::Warn);
-    let mut seen = fit();
-    seen.has_plugin_folder = Ok(true);
+    let seen = fit();
+    has(&seen, PLUGINS, "");
     assert_eq!(named(&seen, "device-plugin").outcome, Outcome::Note);
     // What may not be read is not said to be off.
-    seen.has_plugin_folder = Err("read /var/lib/kubelet/device-plugins: Permission denied".to_owned());
+    let seen = fit();
+    has(&seen, "var/lib/kubelet", "");
     let (outcome, fact) = said(&seen, "device-plugin");
     assert_eq!(outcome, Outcome::Note);
-    says(&fact, &["not known", "Permission denied"]);
-}
-
-#[test]
-fn systemds_answer_has_a_paragraph_for_each_unit() {
-    let text = "Id=steliad.service\nActiveState=failed\nStatusText=\n\n\
-                Id=steliad-device-plugin.service\nActiveState=active\nStatusText=registered; a=b\n";
-    let unit = |name: &str, state: &str, status: &str| {
-        let said = (state.to_owned(), status.to_owned());
-        (format!("{name}.service"), said)
-    };
-    let expected = [
-        unit("steliad", "failed", ""),
-        unit("steliad-device-plugin", "active", "registered; a=b"),
-    ];
-    assert_eq!(parse_units(text), expected.into());
-    assert_eq!(parse_units("System has not been booted with systemd\n"), [].into());
+    says(&fact, &["not known", "device-plugins: Not a directory"]);
 }

@@ -4,26 +4,16 @@ use stelia_kernel::cgroup::CgroupPath;
 use stelia_kernel::locality::Device;
 use stelia_model::{Instance, Usage};
 
-use super::super::vms::low_quotas;
 use super::*;
 
 const GIB: u64 = 1 << 30;
 
 #[test]
-fn what_is_not_known_of_quotas_is_not_said_to_be_right() {
-    let mut seen = fit();
-    seen.low_quotas = Err("cpu.max: denied".to_owned());
-    let (outcome, fact) = said(&seen, "crun");
-    assert_eq!(outcome, Outcome::Note);
-    says(&fact, &["cpu.max: denied"]);
-}
-
-#[test]
 fn low_quotas_are_those_of_containers_with_the_cpus_of_an_entry_and_their_scope_counts_too() {
-    let root = tempfile::tempdir().unwrap();
+    let seen = fit();
     let pod = POD.replace('-', "_");
     let slice = format!("sys/fs/cgroup/kubepods.slice/kubepods-pod{pod}.slice");
-    let file = |cgroup: &str, name: &str, text: &str| write(root.path(), &format!("{slice}/{cgroup}/{name}"), text);
+    let file = |cgroup: &str, name: &str, text: &str| has(&seen, &format!("{slice}/{cgroup}/{name}"), text);
     let scope = |number: u32| format!("cri-containerd-{number:064x}.scope");
     for (number, cpus, max) in [
         (1, "1,5", "1000 100000"),
@@ -42,37 +32,39 @@ fn low_quotas_are_those_of_containers_with_the_cpus_of_an_entry_and_their_scope_
     file(&inner, "cgroup.events", "populated 1\nfrozen 0\n");
     file(&inner, "cpuset.cpus", "");
     file(&inner, "cpu.max", "max 100000");
-    let mut low = low_quotas(root.path(), fit().state()).unwrap();
-    low.sort();
-    let [first, second] = low.as_slice() else {
-        panic!("{low:?}")
-    };
-    says(first, &["/container has 2 CPUs and a quota of 1 % of a CPU"]);
-    says(second, &[&scope(4), "199 %"]);
-    assert_eq!(low_quotas(root.path(), None), Ok(Vec::new()));
+    let one = assert_only_problem(&seen, "crun", Outcome::Warn);
+    says(
+        &one.fact,
+        &["/container has 2 CPUs and a quota of 1 % of a CPU", &scope(4), "199 %"],
+    );
+    assert_eq!(one.fact.matches("; ").count(), 1);
+    // What is not known of quotas is not said to be right.
+    let unread = seen.root.join(&slice).join(scope(4)).join("cpu.max");
+    fs::remove_file(&unread).unwrap();
+    fs::create_dir(unread).unwrap();
+    let (outcome, fact) = said(&seen, "crun");
+    assert_eq!(outcome, Outcome::Note);
+    says(&fact, &["cpu.max"]);
 }
 
 #[test]
 fn a_dra_driver_of_cpus_is_refused_where_steliad_chooses_and_named_elsewhere() {
-    let read = |files: &[(&str, &str)]| read(folder(files).path()).dra;
     let plugin = |name: &str| format!("var/lib/kubelet/plugins_registry/{name}-reg.sock");
-    let found = read(&[(&plugin("dra.cpu"), "")]);
-    assert_eq!(found["dra.cpu"], Path::new("/").join(plugin("dra.cpu")));
-    // Where kubelet's root directory is elsewhere it is looked for there.
-    let elsewhere = [
-        ("etc/stelia/steliad.toml", "kubelet-root = \"/data/kubelet\""),
-        ("data/kubelet/plugins_registry/native.cpu-reg.sock", ""),
-    ];
-    assert!(read(&elsewhere).contains_key("native.cpu"));
-    assert!(read(&[(&plugin("gpu.nvidia.com"), "")]).is_empty());
-
     let mut seen = fit();
-    seen.dra = found;
+    has(&seen, &plugin("gpu.nvidia.com"), "");
+    assert_eq!(named(&seen, "dra-driver").outcome, Outcome::Pass);
+    has(&seen, &plugin("dra.cpu"), "");
     assert_eq!(named(&seen, "dra-driver").outcome, Outcome::Warn);
     ours(&mut seen);
     let (outcome, found) = said(&seen, "dra-driver");
     assert_eq!(outcome, Outcome::Fail);
     says(&found, &["dra.cpu (/var/lib/kubelet/plugins_registry"]);
+    // Where kubelet's root directory is elsewhere it is looked for there.
+    let elsewhere = folder(&[
+        ("etc/stelia/steliad.toml", "kubelet-root = \"/data/kubelet\""),
+        ("data/kubelet/plugins_registry/native.cpu-reg.sock", ""),
+    ]);
+    says(&said(&read(elsewhere.path()), "dra-driver").1, &["native.cpu"]);
 }
 
 #[test]
@@ -169,7 +161,7 @@ fn numa_balancing_matters_for_large_vms_alone() {
         let told = seen.described.as_mut().unwrap();
         told.locality.instances.insert(POD.to_owned(), vm);
         assert_eq!(wrong(&seen), []);
-        has(&mut seen, NUMA_BALANCING, "1");
+        has(&seen, "proc/sys/kernel/numa_balancing", "1");
         assert_eq!(named(&seen, "numa-balancing").outcome, outcome);
     }
 }
