@@ -113,15 +113,6 @@ impl Month {
         }
     }
 
-    /// The month this many months earlier.
-    pub fn back(self, months: u64) -> Self {
-        let all = (self.year * 12 + self.month - 1).saturating_sub(months);
-        Self {
-            year: all / 12,
-            month: all % 12 + 1,
-        }
-    }
-
     /// When its first day begins.
     pub fn begins(self) -> u64 {
         let Self { year, month } = self;
@@ -136,22 +127,6 @@ impl Month {
     /// When its first day begins, and when the next month does.
     pub fn period(self) -> (u64, u64) {
         (self.begins(), self.ends())
-    }
-
-    /// How many it has.
-    pub fn days(self) -> u64 {
-        (self.ends() - self.begins()) / DAY_US
-    }
-
-    /// The column of its first day in a calendar whose weeks begin on Monday, from 0.
-    pub fn first_weekday(self) -> u64 {
-        // 1970-01-01 was a Thursday.
-        (self.begins() / DAY_US + 3) % 7
-    }
-
-    /// `2026-10-05`.
-    pub fn day(self, day: u64) -> String {
-        format!("{self}-{day:02}")
     }
 }
 
@@ -227,17 +202,16 @@ mod tests {
     }
 
     #[test]
-    fn a_month_knows_its_days_and_its_place_in_a_calendar() {
+    fn a_month_knows_when_it_begins_and_ends() {
         let month = |text: &str| Month::parse(text).unwrap();
-        assert_eq!((month("2026-10").days(), month("2026-10").first_weekday()), (31, 3));
-        assert_eq!((month("2024-02").days(), month("2023-02").days()), (29, 28));
-        assert_eq!(month("2026-03").back(12).to_string(), "2025-03");
-        assert_eq!(month("2026-03").back(3).to_string(), "2025-12");
-        assert_eq!(Month::of(u64::MAX).to_string(), "9998-12");
+        assert_eq!(
+            month("2026-10").period(),
+            (1_790_812_800_000_000, 1_793_491_200_000_000)
+        );
         assert_eq!(month("2026-12").next().to_string(), "2027-01");
-        assert_eq!(Month::of(1_791_954_367_000_000).day(5), "2026-10-05");
-        assert_eq!(month("2026-06").first_weekday(), 0);
-        assert_eq!(month("2026-10").period().0, 1_790_812_800_000_000);
+        let february = month("2024-02");
+        assert_eq!(february.ends() - february.begins(), 29 * DAY_US);
+        assert_eq!(Month::of(u64::MAX).to_string(), "9998-12");
         for wrong in [
             "",
             "2026",

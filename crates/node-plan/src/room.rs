@@ -29,9 +29,8 @@ pub enum Fit {
     Unknown(String),
     /// The pod requests more than the whole node may give.
     TooLarge {
-        /// `cpu` or `memory`.
+        /// `cpu` or `memory`; kubelet's reason is `OutOf` with this.
         resource: &'static str,
-        reason: &'static str,
         message: String,
     },
 }
@@ -92,18 +91,12 @@ impl Room {
         };
         let amounts = |sum: &Sum| [sum.milli_cpus, sum.memory];
         let kinds = [("cpu", "OutOfcpu"), ("memory", "OutOfmemory")];
-        for ((resource, reason), (own, allocatable)) in kinds
-            .into_iter()
-            .zip(amounts(&own).into_iter().zip(amounts(&self.allocatable)))
-        {
+        let of_node = amounts(&own).into_iter().zip(amounts(&self.allocatable));
+        for ((resource, _), (own, allocatable)) in kinds.into_iter().zip(of_node) {
             if own > allocatable {
                 let message =
                     format!("Node didn't have enough resource: {resource}, requested: {own}, capacity: {allocatable}");
-                return Fit::TooLarge {
-                    resource,
-                    reason,
-                    message,
-                };
+                return Fit::TooLarge { resource, message };
             }
         }
         let Some(others) = &self.requested else {
@@ -205,10 +198,10 @@ mod tests {
             "{why}"
         );
         assert!(matches!(room(None).fit(&pod(1000, 1)), Fit::Unknown(why) if why.contains("was not checked")));
-        for (pod, expected) in [(pod(7001, 1), "OutOfcpu"), (pod(1000, (15 << 30) + 1), "OutOfmemory")] {
+        for (pod, expected) in [(pod(7001, 1), "cpu"), (pod(1000, (15 << 30) + 1), "memory")] {
             let found = room(None).fit(&pod);
             assert!(
-                matches!(&found, Fit::TooLarge { reason, .. } if *reason == expected),
+                matches!(&found, Fit::TooLarge { resource, .. } if *resource == expected),
                 "{found:?}"
             );
         }

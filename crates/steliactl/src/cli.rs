@@ -252,7 +252,7 @@ pub(crate) enum Command {
         vm: String,
     },
     /// Print metrics or the NodeResourceTopology object
-    #[command(subcommand)]
+    #[command(subcommand, subcommand_value_name = "metrics|topology")]
     Export(Export),
 }
 

@@ -2,19 +2,21 @@
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use serde::Serialize;
 use serde_json::Value;
+use stelia_api::dict::{borrowed, to_dict};
 use stelia_koordinator::report::ApiVersion;
 use stelia_koordinator::report::fingerprint::Method;
 use stelia_koordinator::report::profile::Profile;
-use zbus::Variant;
 
-use crate::shared::daemon::{Client, Failure, remedy_of_file};
+use crate::shared::daemon::{Client, Failure, parse, remedy_of_file};
 use crate::shared::output::{self, OutputOptions};
 
 /// The annotation with what is wrong with an object: a list of texts as JSON.
 const WARNINGS: &str = "isolation.stelia.io/warnings";
 
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Args, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) struct TopologyOptions {
     /// The consumer of the object: koordinator, also read by plan; nrt, for kube-scheduler's NodeResourceTopologyMatch;
     /// stelia, which is nrt with one more attribute. Default: koordinator
@@ -43,22 +45,13 @@ pub(crate) async fn run(
     asked: &TopologyOptions,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
-    let options = [
-        ("profile", &asked.profile),
-        ("api-version", &asked.api_version),
-        ("pods-fingerprint", &asked.pods_fingerprint),
-        ("node-name", &asked.node_name),
-    ];
-    let given = options
-        .into_iter()
-        .filter_map(|(name, value)| Some((name, Variant::from(value.as_deref()?))));
-    let call = client.manager().node_topology(given.collect());
+    let options = to_dict(asked).map_err(|cause| Failure::Other(cause.to_string()))?;
+    let call = client.manager().node_topology(borrowed(&options));
     let text = client.answer_in_time(call).await.map_err(|failure| {
         let fix = remedy_of_file(&failure.to_string());
         fix.map_or(failure.clone(), |fix| Failure::WithFix(failure.to_string(), fix))
     })?;
-    let read = serde_json::from_str(&text);
-    let object = read.map_err(|cause| Failure::Other(format!("the daemon's answer is no JSON: {cause}")))?;
+    let object = parse("NodeTopology", &text)?;
     warnings(&object).iter().for_each(|text| output::note(text));
     Ok(output_options.form.write(&object)?)
 }

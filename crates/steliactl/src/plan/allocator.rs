@@ -19,11 +19,11 @@ use crate::shared::output::json_of;
 /// The daemon refuses to answer, or steliad does not assign the CPUs of the described node.
 pub(super) async fn answer(
     asked: &PlanOptions,
-    question: Described,
+    question: &Described,
     facts: Option<&Facts>,
     client: impl AsyncFnOnce() -> Result<Client, Failure>,
 ) -> Result<Answer, Failure> {
-    let pod = question.pod;
+    let pod = &question.pod;
     // The container of the VM, to which alone steliad assigns CPUs: that with the most.
     let apps = pod.containers.iter().filter(|one| one.kind == ContainerKind::App);
     let container = apps.max_by_key(|one| limit(one));
@@ -53,28 +53,27 @@ pub(super) async fn answer(
             read.map_err(|cause| Failure::Other(format!("the daemon's answer is not understood: {cause}")))?
         }
     };
-    let mut assumed = question.assumed;
+    let mut told = Answer {
+        node: facts.map(|facts| facts.name.clone()),
+        assigned_by: CpuSource::Steliad,
+        admitted: Some(true),
+        placement: answer.place,
+        ..Answer::about(question)
+    };
     if pod.containers.len() > 1 {
         let name = container.map(|one| one.name.as_str()).unwrap_or_default();
-        assumed.push(format!(
+        told.assumed.push(format!(
             "steliad assigns CPUs only to the VM's container: {name}, which has the most"
         ));
     }
-    Ok(Answer {
-        qos: pod.qos().name(),
-        pod: question.name,
-        node: facts.map(|facts| facts.name.clone()),
-        assigned_by: CpuSource::Steliad,
-        assumed,
-        admitted: Some(answer.fit),
-        rejection: (!answer.fit).then(|| Rejected {
-            reason: answer.error.unwrap_or_default(),
-            message: answer.reason.unwrap_or_default(),
-            ..Rejected::default()
-        }),
-        placement: answer.place,
-        ..Answer::default()
-    })
+    if answer.fit {
+        return Ok(told);
+    }
+    Ok(told.refused(Rejected {
+        reason: answer.error.unwrap_or_default(),
+        message: answer.reason.unwrap_or_default(),
+        ..Rejected::default()
+    }))
 }
 
 fn limit(container: &Container) -> Option<u64> {

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kubelet_planner::manifest::Described;
 use kubelet_planner::{
-    Container, ContainerAllocation, ContainerKind, Cpus, Node, Pod, Rejection, Settings, admit, features, until_full,
-    with_settings,
+    Container, ContainerAllocation, ContainerKind, Cpus, Pod, Rejection, Settings, VariantError, admit, features,
+    until_full, with_settings,
 };
 use serde::Serialize;
 use stelia_cpus::{CpuSet, NodeSet};
 use stelia_koordinator::allocator::{CpuSource, evaluate};
 use stelia_node_plan::hints::free;
-use stelia_node_plan::planned_nodes::{NodesVerdict, PlannedNodes};
+use stelia_node_plan::planned_nodes::PlannedNodes;
 use stelia_node_plan::room::Fit;
 use stelia_node_plan::settings::options_on;
 use stelia_node_plan::{Subject, why};
@@ -32,6 +32,8 @@ pub(super) struct Answer {
     /// Null where it is not predicted.
     pub(super) admitted: Option<bool>,
     pub(super) rejection: Option<Rejected>,
+    /// Why it is not predicted.
+    pub(super) unknown: Option<Rejected>,
     /// Assumptions, where neither the node nor the description has the fact.
     pub(super) assumed: Vec<String>,
     /// Where steliad assigns the CPUs; members after this one are kubelet's.
@@ -85,35 +87,28 @@ pub(super) struct Row {
 }
 
 /// Pods of one kind, admitted one after the other.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 pub(super) struct Fits {
     pub(super) count: usize,
-    /// The search ended at the limit: there may be room for more.
-    pub(super) or_more: bool,
     /// For each pod the CPUs of all its containers together.
     pub(super) cpus: Vec<CpuSet>,
-    /// The rejection of the next one.
+    /// The rejection of the next one; null: the search ended at the limit, and there may be room for more.
     pub(super) then: Option<Rejected>,
 }
 
+/// The answer under other settings.
 #[derive(Debug, Serialize)]
 pub(super) struct WhatIf {
-    pub(super) settings: Settings,
     /// In which of them they differ from the node's, or `now`.
     pub(super) change: String,
     /// Feature gates that these settings need and that are off: kubelet does not start before they are on.
     pub(super) missing_gates: BTreeSet<&'static str>,
-    /// Why kubelet would not start with them.
-    pub(super) no_start: Option<String>,
-    pub(super) fits: Fits,
-    /// Those of the first pod's CPUs.
-    pub(super) numa_nodes: NodeSet,
-    /// That of the first pod's container for which it is the worst.
-    pub(super) locality: Option<NodesVerdict>,
+    #[serde(flatten)]
+    pub(super) answer: Answer,
 }
 
 impl Answer {
-    /// Nothing but what was asked and is assumed, of this node: not admitted.
+    /// Nothing but what was asked and is assumed, of this node.
     pub(super) fn about(question: &Described) -> Self {
         Self {
             pod: question.name.clone(),
@@ -123,29 +118,62 @@ impl Answer {
         }
     }
 
-    /// Whether kubelet admits one more pod like this.
-    pub(super) fn of_kubelet(question: &Described, subject: &Subject) -> Self {
+    /// Why it is not known to be admitted.
+    pub(super) fn why(&self) -> Option<&Rejected> {
+        self.rejection.as_ref().or(self.unknown.as_ref())
+    }
+
+    /// The pod is not admitted, or it is not known whether it is.
+    pub(super) fn refused(mut self, why: Rejected) -> Self {
+        if why.reason == UNKNOWN {
+            (self.admitted, self.unknown) = (None, Some(why));
+        } else {
+            (self.admitted, self.rejection) = (Some(false), Some(why));
+        }
+        self
+    }
+
+    /// Whether kubelet admits one more pod like this, and how many.
+    pub(super) fn of_kubelet(question: &Described, subject: &Subject, until_full: bool) -> Self {
         let pod = &question.pod;
         let mut answer = Self {
             node: subject.name.clone(),
+            admitted: Some(true),
             settings: Some(subject.node.settings().clone()),
             reserved_cpus: subject.node.reserved_cpus(),
+            until_full: until_full.then(|| Fits::new(subject, pod)),
             assumed: [&subject.notes[..], &question.assumed].concat(),
             warnings: subject.warnings.clone(),
             ..Self::about(question)
         };
-        let merges = match admit(&subject.node, pod) {
-            Ok(admission) => {
-                let row = |(one, given): (&Container, &ContainerAllocation)| Row {
-                    kind: one.kind,
-                    given: given.clone(),
-                    numa_nodes: subject.nodes(&own_cpus([given])),
-                    locality: PlannedNodes::of(subject, given),
-                };
-                let pairs = pod.containers.iter().zip(&admission.containers);
-                answer.containers = pairs.map(row).collect();
+        let room = subject.room.as_ref().map_or(Fit::Fits, |room| room.fit(pod));
+        let merges = match (admit(&subject.node, pod), room) {
+            (Err(rejection), _) => {
+                answer = answer.refused(Rejected::new(&rejection, pod, subject));
+                rejection.merges
+            }
+            (Ok(admission), Fit::TooLarge { resource, message }) => {
+                answer = answer.refused(Rejected {
+                    reason: format!("OutOf{resource}"),
+                    message,
+                    resource: Some(resource.to_owned()),
+                    ..Rejected::default()
+                });
+                admission.merges
+            }
+            (Ok(admission), room) => {
+                if let Fit::Unknown(why) = room {
+                    answer.assumed.push(why);
+                }
                 answer.not_exclusive = why::not_exclusive(subject, pod, &admission);
                 answer.why_not_better = why::not_better(subject, pod, &admission);
+                let row = |(one, given): (&Container, ContainerAllocation)| Row {
+                    kind: one.kind,
+                    numa_nodes: subject.nodes(&own_cpus([&given])),
+                    locality: PlannedNodes::of(subject, &given),
+                    given,
+                };
+                answer.containers = pod.containers.iter().zip(admission.containers).map(row).collect();
                 let fault = |(container, fault): &(Option<String>, _)| match container {
                     Some(container) => format!("{container}: {fault}"),
                     None => format!("{fault}"),
@@ -153,35 +181,10 @@ impl Answer {
                 answer.faults = admission.faults.iter().map(fault).collect();
                 admission.merges
             }
-            Err(rejection) => {
-                answer.rejection = Some(Rejected::new(&rejection, pod, subject));
-                rejection.merges
-            }
         };
         let hints = merges.iter().flat_map(|merge| &merge.hints);
         let free = hints.map(|(resource, _)| (resource.clone(), free(subject, resource)));
         answer.free = free.collect();
-        let room = subject.room.as_ref().filter(|_| answer.rejection.is_none());
-        match room.map(|room| room.fit(pod)) {
-            Some(Fit::Unknown(why)) => answer.assumed.push(why),
-            Some(Fit::TooLarge {
-                resource,
-                reason,
-                message,
-            }) => {
-                answer.containers.clear();
-                answer.not_exclusive.clear();
-                answer.why_not_better.clear();
-                answer.rejection = Some(Rejected {
-                    reason: reason.to_owned(),
-                    message,
-                    resource: Some(resource.to_owned()),
-                    ..Rejected::default()
-                });
-            }
-            Some(Fit::Fits) | None => {}
-        }
-        answer.admitted = Some(answer.rejection.is_none());
         answer.faults.extend(subject.faults.iter().cloned());
         answer.faults.extend(why::slow(subject, pod, &merges));
         answer
@@ -194,7 +197,7 @@ impl Render for Answer {
     }
 
     fn failure(&self) -> Option<String> {
-        let Rejected { reason, message, .. } = self.rejection.as_ref()?;
+        let Rejected { reason, message, .. } = self.why()?;
         Some(match reason.as_str() {
             UNKNOWN => message.clone(),
             PENDING => format!("kubelet would never answer, and the pod stay pending: {message}"),
@@ -236,33 +239,26 @@ impl Rejected {
 
 /// The CPUs that these containers have for themselves or their pod.
 fn own_cpus<'a>(containers: impl IntoIterator<Item = &'a ContainerAllocation>) -> CpuSet {
-    let mut own = CpuSet::new();
-    for container in containers {
-        if let Cpus::PodShared(cpus) | Cpus::Exclusive(cpus) = &container.cpus {
-            own.union_with(cpus);
-        }
-    }
-    own
+    let own = containers.into_iter().filter_map(|one| match &one.cpus {
+        Cpus::Shared => None,
+        Cpus::PodShared(cpus) | Cpus::Exclusive(cpus) => Some(cpus),
+    });
+    own.fold(CpuSet::new(), |all, cpus| all.union(cpus))
 }
 
 impl Fits {
-    /// Those that this node admits, which is the subject's or has other settings, and what the containers of the first get.
-    pub(super) fn new(node: &Node, pod: &Pod, subject: &Subject) -> (Self, Vec<ContainerAllocation>) {
-        let fill = until_full(node, pod, MAX_PODS);
-        let then = fill.end.as_deref();
-        let fits = Self {
+    fn new(subject: &Subject, pod: &Pod) -> Self {
+        let fill = until_full(&subject.node, pod, MAX_PODS);
+        Self {
             count: fill.pods.len(),
-            or_more: then.is_none(),
             cpus: fill.pods.iter().map(own_cpus).collect(),
-            then: then.map(|rejection| Rejected::new(rejection, pod, subject)),
-        };
-        (fits, fill.pods.into_iter().next().unwrap_or_default())
+            then: fill.end.map(|rejection| Rejected::new(&rejection, pod, subject)),
+        }
     }
 }
 
 impl WhatIf {
-    /// The answer under these settings.
-    pub(super) fn new(settings: Settings, subject: &Subject, pod: &Pod) -> Self {
+    pub(super) fn new(settings: Settings, subject: &Subject, question: &Described) -> Self {
         let own = subject.node.settings();
         let change = match options_on(&settings.cpu_manager).join(", ") {
             _ if settings == *own => "now".to_owned(),
@@ -272,21 +268,24 @@ impl WhatIf {
         };
         let gates = subject.gates.clone().unwrap_or_default();
         let needed = features::chosen(&settings).into_iter();
-        let missing = needed.filter_map(|feature| feature.gate(features::KUBELET));
-        let missing = missing.filter(|gate| !gate.is_on(&gates)).map(|gate| gate.name);
-        let node = with_settings(&subject.node, settings.clone());
-        let no_start = node.as_ref().err().map(ToString::to_string);
-        let fits = node.ok().map(|node| Fits::new(&node, pod, subject));
-        let (fits, first) = fits.unwrap_or_default();
-        let localities = first.iter().filter_map(|given| PlannedNodes::of(subject, given));
+        let needed = needed.filter_map(|feature| feature.gate(features::KUBELET));
+        let missing = needed.filter(|gate| !gate.is_on(&gates)).map(|gate| gate.name);
+        let with = |node| {
+            Answer::of_kubelet(
+                question,
+                &Subject {
+                    node,
+                    ..subject.clone()
+                },
+                true,
+            )
+        };
+        let without = |cause: VariantError| Answer::about(question).refused(*Rejected::unknown(cause.to_string(), ""));
+        let answer = with_settings(&subject.node, settings).map_or_else(without, with);
         Self {
-            settings,
             change,
             missing_gates: missing.collect(),
-            no_start,
-            fits,
-            numa_nodes: subject.nodes(&own_cpus(&first)),
-            locality: localities.map(|one| one.verdict).max(),
+            answer,
         }
     }
 }

@@ -27,7 +27,7 @@ use stelia_node_plan::devices::DeviceWords;
 use crate::shared::daemon::{Client, Failure};
 use crate::shared::files;
 use crate::shared::output::OutputOptions;
-use answer::{Answer, Fits, WhatIf};
+use answer::{Answer, WhatIf};
 
 pub(crate) use subject::forgotten;
 
@@ -90,17 +90,21 @@ pub(crate) async fn run(
         return Err(Failure::Usage(text.to_owned()));
     }
     let question = asked.question()?;
-    let facts = asked.node.as_deref().map(|path| read(path, described::read));
-    let facts = facts.transpose()?;
+    let facts = asked
+        .node
+        .as_deref()
+        .map(|path| read(path, described::read))
+        .transpose()?;
     let by_steliad = match &facts {
         Some(facts) => facts.allocator.is_some() && asked.kubelet_config.is_none(),
         None => stelia_settings::load(root)
             .is_ok_and(|loaded| loaded.settings.policies.allocator.source == CpuSource::Steliad),
     };
     asked.refuse_options_of_the_other(by_steliad)?;
-    let answer = match facts {
-        facts if by_steliad => allocator::answer(asked, question, facts.as_ref(), client).await?,
-        facts => asked.of_kubelet(question, facts.as_ref(), root)?,
+    let answer = if by_steliad {
+        allocator::answer(asked, &question, facts.as_ref(), client).await?
+    } else {
+        asked.of_kubelet(&question, facts.as_ref(), root)?
     };
     output_options.print(&answer)
 }
@@ -168,38 +172,30 @@ impl PlanOptions {
         Err(Failure::Usage(why.to_owned()))
     }
 
-    fn of_kubelet(&self, question: Described, facts: Option<&Facts>, root: &Path) -> Result<Answer, Failure> {
-        let mut subject = match (facts, &self.node) {
-            (Some(facts), Some(path)) => {
+    fn of_kubelet(&self, question: &Described, facts: Option<&Facts>, root: &Path) -> Result<Answer, Failure> {
+        let mut subject = match facts {
+            Some(facts) => {
                 let config = self.kubelet_config.as_deref().map(|path| read(path, configuration));
                 let described = match config.transpose()? {
                     Some(config) => Subject::described_under(facts, &config),
                     None => Subject::described(facts),
                 };
+                let path = self.node.as_deref().unwrap_or(root);
                 let described = described.map_err(|cause| Failure::about(path, &cause))?;
                 described.with_version(self.kubelet_version)
             }
-            _ => match subject::here(root, self.kubelet_version) {
+            None => match subject::here(root, self.kubelet_version) {
                 Ok(subject) => subject,
-                Err(why) => {
-                    let rejection = Some(*why);
-                    return Ok(Answer {
-                        rejection,
-                        ..Answer::about(&question)
-                    });
-                }
+                Err(why) => return Ok(Answer::about(question).refused(*why)),
             },
         };
         if !self.devices.is_empty() {
             subject = subject.with_devices(&self.devices).map_err(Failure::Other)?;
         }
-        let mut answer = Answer::of_kubelet(&question, &subject);
-        if self.until_full {
-            answer.until_full = Some(Fits::new(&subject.node, &question.pod, &subject).0);
-        }
+        let mut answer = Answer::of_kubelet(question, &subject, self.until_full);
         if self.what_if {
             let variants = variants(subject.node.settings()).into_iter();
-            let others = variants.map(|settings| WhatIf::new(settings, &subject, &question.pod));
+            let others = variants.map(|settings| WhatIf::new(settings, &subject, question));
             answer.what_if = others.collect();
         }
         Ok(answer)

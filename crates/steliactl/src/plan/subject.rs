@@ -49,29 +49,24 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, Box<Rej
         [] => "kubelet runs, but would not start again: ",
         _ => "kubelet would not start: ",
     };
-    let config = config.map_err(|cause| {
-        let beginning = if cause.keeps_kubelet_from_starting() {
-            no_start
-        } else {
-            "kubelet's settings cannot be read: "
-        };
-        format!("{beginning}{cause}")
+    let config = config.map_err(|cause| match cause.keeps_kubelet_from_starting() {
+        true => format!("{no_start}{cause}"),
+        false => format!("kubelet's settings cannot be read: {cause}"),
     })?;
     let folder = below(root, &config.root_dir);
     let read = KubeletFiles::read(root, &folder);
-    // A file of an unknown schema does not keep kubelet from starting.
+    // A file of an unknown schema does not keep kubelet from starting, but what it says is not known.
     let damaged = read
         .unusable(&config, version)
-        .find(|(_, unusable)| unusable.is_damaged);
-    // kubelet does not start with this file, or it is not known whether.
-    let why = |unusable: &UnusableState| {
+        .map(|(_, one)| one)
+        .find(|one| one.is_damaged);
+    if let Some(unusable) = damaged.or(read.cpus.as_ref().err()).or(read.memory.as_ref().err()) {
         let beginning = if unusable.is_damaged { no_start } else { "" };
         let fix = remedy_of_file(&unusable.text).unwrap_or_default();
-        Rejected::unknown(format!("{beginning}{unusable}"), fix)
-    };
-    damaged.map_or(Ok(()), |(_, unusable)| Err(why(unusable)))?;
-    let cpus = read.cpus.as_ref().map_err(why)?.as_ref();
-    let memory = read.memory.as_ref().map_err(why)?.as_ref();
+        return Err(Rejected::unknown(format!("{beginning}{unusable}"), fix));
+    }
+    let cpus = read.cpus.as_ref().ok().and_then(Option::as_ref);
+    let memory = read.memory.as_ref().ok().and_then(Option::as_ref);
     if config.cpu_manager_policy != "none" && cpus.is_none() && notes.is_empty() {
         let text = format!("kubelet runs and {CPU_MANAGER_STATE} does not exist: which CPUs it assigned is not known");
         return Err(Rejected::unknown(text, "drain the node, then restart kubelet"));
@@ -109,7 +104,7 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, Box<Rej
         let fix = "; fix: drain the node of pods with devices, then restart kubelet";
         forgotten(unusable) + if unusable.is_damaged { fix } else { "" }
     }));
-    subject.gates = Some(config.feature_gates);
+    subject.gates = Some(config.feature_gates.clone());
     let by_file = cpus.filter(|state| state.schema == Schema::V4).map(|_| V4_SINCE);
     Ok(subject.with_version(version.or(by_file)))
 }

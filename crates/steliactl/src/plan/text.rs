@@ -1,8 +1,10 @@
 //! The answer as text.
 
+use std::collections::BTreeSet;
+
 use kubelet_planner::merge::Policy;
 use kubelet_planner::{CpuManager, Cpus, MemoryManager, Settings};
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 use stelia_kernel::locality::size;
 use stelia_koordinator::allocator::evaluate;
 use stelia_node_plan::hints::free_words;
@@ -39,25 +41,26 @@ const CONTAINERS: [Column<Row>; 6] = [
     .wraps(),
 ];
 
-const WHAT_IF: [Column<WhatIf>; 3] = [
-    column("SETTINGS", |other: &WhatIf| {
-        let gates = other.missing_gates.iter().map(|gate| format!(" with the gate {gate}"));
-        other.change.clone() + &gates.collect::<String>()
+const WHAT_IF: [Column<WhatIf>; 4] = [
+    column("SETTINGS", |other: &WhatIf| other.change.clone()).wraps(),
+    column("FITS", |other: &WhatIf| {
+        other.answer.until_full.as_ref().map(count).unwrap_or_default()
+    })
+    .right(),
+    column("FIRST POD", |WhatIf { answer, .. }: &WhatIf| match answer.why() {
+        Some(why) => why.reason.clone(),
+        None => match answer.until_full.iter().flat_map(|fits| &fits.cpus).next() {
+            Some(cpus) if !cpus.is_empty() => cpus.to_string(),
+            _ => "shared".to_owned(),
+        },
     })
     .wraps(),
-    column("FITS", |other: &WhatIf| count(&other.fits)).right(),
-    column("FIRST POD", |other: &WhatIf| {
-        match (&other.fits.then, other.fits.cpus.first()) {
-            _ if other.no_start.is_some() => "kubelet does not start".to_owned(),
-            (_, Some(cpus)) if cpus.is_empty() => "shared CPUs".to_owned(),
-            (_, Some(cpus)) => {
-                let locality = other.locality.map(|locality| format!(", {locality}"));
-                format!("CPUs {cpus} on NUMA {}", other.numa_nodes) + &locality.unwrap_or_default()
-            }
-            (then, None) => then.iter().map(|then| then.reason.as_str()).collect(),
-        }
-    })
-    .wraps(),
+    column("NUMA", |other: &WhatIf| {
+        let rows = other.answer.containers.iter();
+        let nodes: NodeSet = rows.clone().flat_map(|row| &row.numa_nodes).copied().collect();
+        let worst = rows.filter_map(|row| Some(row.locality.as_ref()?.verdict)).max();
+        nodes.to_string() + &worst.map(|worst| format!(", {worst}")).unwrap_or_default()
+    }),
 ];
 
 /// Limit of the pods of `--until-full` that are listed one by one.
@@ -71,9 +74,9 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
         ("Pod", format!("{} ({})", answer.pod, answer.qos)),
         ("Node", format!("{node}, CPUs assigned by {}", answer.assigned_by)),
     ];
-    lines.extend(match &answer.rejection {
+    lines.extend(match answer.why() {
         None => vec![("Admitted", "yes".to_owned())],
-        Some(rejection) => rejected(rejection),
+        Some(why) => rejected(why),
     });
     let named = |name, texts: &[String]| texts.iter().map(|text| (name, text.clone())).collect::<Vec<Line>>();
     lines.extend(named("Exclusive CPUs", &answer.not_exclusive));
@@ -98,8 +101,22 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
     if !answer.what_if.is_empty() {
         let others = table(&WHAT_IF, &answer.what_if, style);
         parts.push(headed("Other settings of kubelet", style, others));
+        let notes: BTreeSet<String> = answer.what_if.iter().flat_map(notes).collect();
+        parts.push(properties(notes.into_iter().map(|note| ("Note", note)), style));
     }
     parts.concat()
+}
+
+/// What the table of other settings has no room for.
+fn notes(other: &WhatIf) -> impl Iterator<Item = String> {
+    let gates = other.missing_gates.iter();
+    let gates = gates.map(|gate| format!("{} needs the feature gate {gate}", other.change));
+    gates.chain(other.answer.why().map(refusal))
+}
+
+/// Kubelet's reason and message.
+fn refusal(rejected: &Rejected) -> String {
+    format!("{}: {}", rejected.reason, rejected.message)
 }
 
 fn rejected(rejected: &Rejected) -> Vec<Line> {
@@ -136,12 +153,12 @@ fn until_full(fits: &Fits) -> Vec<Line> {
         lines.push(("Their CPUs", cpus.join(" | ")));
     }
     let then = fits.then.iter();
-    lines.extend(then.map(|then| ("Next pod", format!("{}: {}", then.reason, then.message))));
+    lines.extend(then.map(|then| ("Next pod", refusal(then))));
     lines
 }
 
 fn count(fits: &Fits) -> String {
-    format!("{}{}", fits.count, if fits.or_more { " or more" } else { "" })
+    format!("{}{}", fits.count, if fits.then.is_none() { " or more" } else { "" })
 }
 
 fn kubelet(settings: &Settings, reserved: &CpuSet) -> String {

@@ -130,13 +130,6 @@ const COLUMNS: [Column<Assignment>; 4] = [
     }),
 ];
 
-impl StateFile {
-    /// Whether steliad acts on it.
-    pub(crate) fn is_usable(&self) -> bool {
-        self.reason.is_empty()
-    }
-}
-
 impl Render for StateFile {
     fn text(&self, style: TextStyle) -> String {
         let usable = match self.reason.as_str() {

@@ -13,6 +13,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use stelia_api::client::{Dict, InstanceProxy};
@@ -21,12 +22,13 @@ use stelia_ledger::day::DAY_US;
 use stelia_ledger::ring::read;
 use stelia_ledger::ring::verify::{Ring, verify};
 use stelia_ledger::verdict::Verdict;
+use zbus::Variant;
 use zbus::proxy::CacheProperties;
 
-use crate::shared::daemon::{Client, Failure, Pod, Pods, VmPattern, is_glob, named_pod, none_among};
+use crate::shared::daemon::{Client, Failure, Pod, Pods, VmPattern, is_glob, named_pod, none_among, parse};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{OutputOptions, now};
-use account::{All, VmAccount};
+use account::{All, VmAccount, Watched};
 pub use html::page_of;
 use options::About;
 pub(crate) use options::LedgerOptions;
@@ -54,34 +56,25 @@ pub(crate) async fn run(
     roots: &Roots,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
-    let directory = match &asked.about {
-        Some(About::Key) => return output_options.print(&verification::key(&client().await?).await?),
-        Some(About::Verify {
-            directory: Some(directory),
-            key,
-            expect,
-        }) => {
-            let verdict = verdict(directory, key, expect.as_ref())?;
-            return output_options.print(&Verification::of(verdict, key.is_empty()));
-        }
-        _ => &asked.directory,
-    };
-    let reader = match directory {
+    let reader = match &asked.directory {
         Some(directory) => LedgerReader::Copy(directory.clone()),
         None => LedgerReader::Daemon(client().await?),
     };
-    if asked.about.is_some() {
-        return output_options.print(&reader.verification().await?);
-    }
-    let period = asked.period(now())?;
-    match (&asked.vm, &reader, asked.watch) {
-        (None, ..) => output_options.print(&reader.all(period).await?),
-        (Some(vm), LedgerReader::Daemon(client), Some(time)) => {
-            output_options.print(&account::watch(client, vm.as_str(), time).await?)
+    let (vm, period) = match (&asked.about, &reader, &asked.vm) {
+        (Some(About::Key), LedgerReader::Daemon(client), _) => {
+            return output_options.print(&verification::key(client).await?);
         }
-        (Some(vm), ..) if asked.html => html::report(&reader, vm.as_str(), period, roots).await,
-        (Some(vm), ..) if is_glob(vm.as_str()) => output_options.print(&reader.all(period).await?.fitting(vm)?),
-        (Some(vm), ..) => output_options.print(&reader.one(vm.as_str(), period).await?),
+        (Some(About::Verify { key, expect }), ..) => {
+            return output_options.print(&reader.verification(key, expect.as_ref()).await?);
+        }
+        (_, _, None) => return output_options.print(&reader.all(asked.period(now())?).await?),
+        (_, _, Some(vm)) => (vm, asked.period(now())?),
+    };
+    match (&reader, asked.watch) {
+        (LedgerReader::Daemon(client), Some(time)) => output_options.print(&watch(client, vm.as_str(), time).await?),
+        _ if asked.html => html::report(&reader, vm.as_str(), period, roots).await,
+        _ if is_glob(vm.as_str()) => output_options.print(&reader.all(period).await?.fitting(vm)?),
+        _ => output_options.print(&reader.one(vm.as_str(), period).await?),
     }
 }
 
@@ -112,24 +105,30 @@ impl LedgerReader {
             found => found?,
         };
         let object = instance(client, &found.path).await?;
-        let answer = object.ledger(period.0, period.1, Dict::new());
-        let mut account = VmAccount::of(answered(client, answer).await?);
-        if found.pod.is_named() || !account.pod.is_named() {
-            account.pod = found.pod;
+        let mut account: Account = answered(client, object.ledger(period.0, period.1, Dict::new())).await?;
+        account.vm = found.pod.pod_uid.clone();
+        if found.pod.is_named() {
+            account.name = found.pod.to_string();
         }
-        Ok(account)
+        Ok(VmAccount::of(account))
     }
 
-    async fn verdict(&self) -> Result<Verdict, Failure> {
+    /// `keys` are those that signatures of a copy must be of; without any, those that it names. `expected` is an entry's number and hash
+    /// that are known from elsewhere.
+    async fn verdict(&self, keys: &[String], expected: Option<&(u64, String)>) -> Result<Verdict, Failure> {
         match self {
             Self::Daemon(client) => answered(client, client.manager().verify_ledger(Dict::new())).await,
-            Self::Copy(directory) => verdict(directory, &[], None),
+            Self::Copy(directory) => verdict(directory, keys, expected),
         }
     }
 
-    /// Whether the ledger files are what was written.
-    pub(crate) async fn verification(&self) -> Result<Verification, Failure> {
-        Ok(Verification::of(self.verdict().await?, matches!(self, Self::Copy(_))))
+    /// Whether the ledger files are what was written; as [`Self::verdict`].
+    pub(crate) async fn verification(
+        &self,
+        keys: &[String],
+        expected: Option<&(u64, String)>,
+    ) -> Result<Verification, Failure> {
+        Ok(Verification(self.verdict(keys, expected).await?))
     }
 }
 
@@ -173,6 +172,20 @@ pub(super) async fn above_guarantee(
     Ok(broken.map(|(pod, sums)| (pod, rows::counts(&sums))).collect())
 }
 
+/// What runs on a VM's CPUs for this long.
+///
+/// # Errors
+/// No such VM, or the kernel's tracing cannot be used.
+async fn watch(client: &Client, vm: &str, time: Duration) -> Result<Watched, Failure> {
+    let found = client.find(vm).await?;
+    let object = instance(client, &found.path).await?;
+    let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+    let options = Dict::from([("seconds", Variant::from(seconds))]);
+    let said = answered(client, object.attribute(options)).await?;
+    let pod = found.pod;
+    Ok(Watched { pod, said })
+}
+
 /// The proxy of a VM's object.
 async fn instance<'a>(client: &Client, path: &'a zbus::OwnedObjectPath) -> Result<InstanceProxy<'a>, Failure> {
     let proxy = InstanceProxy::builder(client.connection()).cache_properties(CacheProperties::No);
@@ -184,9 +197,7 @@ async fn answered<T: DeserializeOwned>(
     client: &Client,
     call: impl Future<Output = zbus::Result<String>>,
 ) -> Result<T, Failure> {
-    let text = client.answer_while_alive(call).await?;
-    let invalid = |cause| Failure::Other(format!("the daemon's answer about the ledger is not valid: {cause}"));
-    serde_json::from_str(&text).map_err(invalid)
+    parse("the ledger", &client.answer_while_alive(call).await?)
 }
 
 /// The accounts of all VMs in copied ledger files.
@@ -206,9 +217,6 @@ fn of_copy(directory: &Path, (since, until): Period) -> Result<Vec<Account>, Fai
     Ok(made.into_values().collect())
 }
 
-/// `keys` are those that signatures must be of; without any, those that the copy names. `expected` is an entry's number and hash that are
-/// known from elsewhere.
-///
 /// # Errors
 /// The folder cannot be read, or has no ledger files.
 fn verdict(directory: &Path, keys: &[String], expected: Option<&(u64, String)>) -> Result<Verdict, Failure> {

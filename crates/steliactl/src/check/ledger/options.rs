@@ -38,7 +38,7 @@ pub(crate) struct LedgerOptions {
           conflicts_with_all = ["since", "until", "month", "html", "directory"])]
     pub(super) watch: Option<Duration>,
     /// Read copied ledger files in this directory. Does not need the daemon
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, global = true, value_name = "DIR")]
     pub(super) directory: Option<PathBuf>,
     #[command(subcommand)]
     pub(super) about: Option<About>,
@@ -53,9 +53,6 @@ pub(super) enum About {
     /// verifies the ledger. The exit code is 1 if there is a fault, and with --key or --expect also if these verify no entry or not every
     /// day that has ended. Cannot show what root changed before it was written.
     Verify {
-        /// Verify copied ledger files in this directory. Does not need the daemon
-        #[arg(long, value_name = "DIR")]
-        directory: Option<PathBuf>,
         /// The public key that must have signed, as `ledger key` printed it on the node. May be repeated. Without it, the keys named in
         /// the copy are used, which prove nothing
         #[arg(long, value_name = "KEY", requires = "directory", value_parser = public_key)]
@@ -87,8 +84,8 @@ impl LedgerOptions {
     pub(super) fn period(&self, now: u64) -> Result<(u64, u64), Failure> {
         let is_report_alone = self.html && self.since.or(self.until).is_none();
         let month = self.month.or(is_report_alone.then(|| Month::of(now)));
-        let since = month.map(Month::begins).or(self.since).unwrap_or(0);
-        let until = month.map(Month::ends).or(self.until).unwrap_or(now);
+        let asked = (self.since.unwrap_or(0), self.until.unwrap_or(now));
+        let (since, until) = month.map_or(asked, Month::period);
         if since > now {
             return Err(Failure::Usage("--since is in the future".to_owned()));
         }
@@ -108,27 +105,25 @@ fn time(text: &str) -> Result<u64, &'static str> {
 /// second are left out.
 fn at(text: &str, now: u64) -> Option<u64> {
     let (today, text) = (now - now % DAY_US, text.trim());
-    match text {
-        "now" => return Some(now),
-        "today" => return Some(today),
-        "yesterday" => return today.checked_sub(DAY_US),
-        "month" => return Some(Month::of(now).begins()),
-        _ => {}
-    }
-    if let Some(back) = text.strip_prefix('-') {
-        return now.checked_sub(humantime::parse_duration(back).ok()?.as_micros().try_into().ok()?);
-    }
-    if let Some(month) = Month::parse(text) {
-        return Some(month.begins());
-    }
-    let text = text.trim_end_matches("UTC").trim_end_matches(['Z', 'z']).trim_end();
-    let missing = match text.len() {
-        10 => " 00:00:00",
-        16 => ":00",
-        _ => "",
-    };
-    let time = humantime::parse_rfc3339_weak(&format!("{}{missing}", text.replace('t', "T"))).ok()?;
-    time.duration_since(UNIX_EPOCH).ok()?.as_secs().checked_mul(1_000_000)
+    let back = text.strip_prefix('-').map(humantime::parse_duration);
+    Some(match (text, back, Month::parse(text)) {
+        ("now", ..) => now,
+        ("today", ..) => today,
+        ("yesterday", ..) => today.checked_sub(DAY_US)?,
+        ("month", ..) => Month::of(now).begins(),
+        (_, Some(back), _) => now.checked_sub(back.ok()?.as_micros().try_into().ok()?)?,
+        (_, None, Some(month)) => month.begins(),
+        (text, None, None) => {
+            let text = text.trim_end_matches("UTC").trim_end_matches(['Z', 'z']).trim_end();
+            let missing = match text.len() {
+                10 => " 00:00:00",
+                16 => ":00",
+                _ => "",
+            };
+            let time = humantime::parse_rfc3339_weak(&format!("{}{missing}", text.replace('t', "T"))).ok()?;
+            time.duration_since(UNIX_EPOCH).ok()?.as_secs().checked_mul(1_000_000)?
+        }
+    })
 }
 
 fn public_key(text: &str) -> Result<String, &'static str> {

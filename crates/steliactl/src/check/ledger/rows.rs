@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use stelia_api::attribution::{Attribution, Occupant};
 use stelia_cpus::CpuSet;
 use stelia_ledger::account::{Account, Day, Gap, LocatedTime, Range, Totals, Window, grouped, share, total};
+use stelia_ledger::day::{DAY_US, Date};
 use stelia_ledger::entry::{Class, Closed};
 
-use crate::shared::located;
+use crate::shared::located::{self, clock};
 use crate::shared::output::{Column, Grid, Meaning, column, counted};
 
 /// Names of a class that are printed; the others are counted.
@@ -16,19 +17,26 @@ const NAMES: usize = 6;
 /// Rows of one attribution within an account.
 const DOERS: usize = 12;
 
-/// The sums of VMs.
-pub(super) const SUMS: [Column<Day>; 6] = [
-    column("VM", |sums: &Day| sums.day.clone()).yields(1).shortens(),
-    column("GUARANTEE", |sums: &Day| guarantee(sums).1.to_owned()),
-    column("COVERED", |sums: &Day| share(sums.promised_us, sums.covered_us)).right(),
-    column("OTHER TASKS", |sums: &Day| sums.other_tasks.to_string())
-        .right()
-        .means(|sums| zero(sums.other_tasks.most)),
-    column("INTERRUPTS", |sums: &Day| grouped(sums.devices))
-        .right()
-        .means(|sums| zero(sums.devices)),
-    column("WAITED", |sums: &Day| duration(sums.delay_ns)).right(),
-];
+/// The sums of VMs, or of the days of one.
+const fn sums(of: &'static str) -> [Column<Day>; 6] {
+    [
+        column(of, |sums: &Day| sums.day.clone()).yields(1).shortens(),
+        column("GUARANTEE", |sums: &Day| guarantee(sums).1.to_owned()),
+        column("COVERED", |sums: &Day| share(sums.promised_us, sums.covered_us)).right(),
+        column("OTHER TASKS", |sums: &Day| known(sums, sums.other_tasks.to_string()))
+            .right()
+            .means(|sums| zero(sums.other_tasks.most)),
+        column("INTERRUPTS", |sums: &Day| known(sums, grouped(sums.devices)))
+            .right()
+            .means(|sums| zero(sums.devices)),
+        column("WAITED", |sums: &Day| known(sums, duration(sums.delay_ns))).right(),
+    ]
+}
+
+pub(super) const SUMS: [Column<Day>; 6] = sums("VM");
+const DAYS: [Column<Day>; 6] = sums("DAY");
+/// Days that a page lists, of a longer time the last ones.
+const MAX_DAYS: u64 = 400;
 
 /// A class of what ran: how often and for how long, where that is counted and measured, and the most frequent names.
 type Ran = (&'static str, Option<Range>, Option<u64>, String);
@@ -104,6 +112,12 @@ pub(super) const RAN: [Column<Doer>; 5] = [
     .right(),
 ];
 
+/// Empty where no reading says so.
+fn known(sums: &Day, text: String) -> String {
+    let is_known = sums.covered_us > 0 || sums.other_tasks.most > 0 || sums.devices > 0;
+    Some(text).filter(|_| is_known).unwrap_or_default()
+}
+
 fn zero(count: u64) -> Meaning {
     if count == 0 { Meaning::Good } else { Meaning::Attention }
 }
@@ -136,46 +150,68 @@ pub(super) fn sections(account: &Account) -> Vec<Section> {
     const GAP: &str = "The guaranteed time for which there are no two readings of the same counters.";
     const PLACE: &str = "Near: on a NUMA node of these CPUs. Attached: on a node without CPUs that belongs to one of these, or to a device. \
                          Remote: on any other node. Read once an hour, or less often on nodes with many VMs, and when the CPUs change.";
-    let classes = classes(&account.totals);
-    let mut gaps = Section::of("Times that are not covered", GAP, &GAPS, &account.gaps);
-    if account.gaps_left_out > 0 {
-        let more = counted(account.gaps_left_out, "more gap");
-        gaps.missing.push(format!("{more} not listed."));
-    }
+    let gaps = Section::of("Times that are not covered", GAP, &GAPS, &account.gaps);
+    let more = counted(account.gaps_left_out, "more gap");
+    let missing = Some(format!("{more} not listed.")).filter(|_| account.gaps_left_out > 0);
+    let places = "NUMA nodes of CPUs, memory and devices";
     let all = [
-        Section::of("Everything that was counted", GUARANTEED, &CLASSES, &classes),
-        Section::of("The worst windows", WINDOW, &WINDOWS, &account.worst),
-        gaps,
         Section::of(
-            "NUMA nodes of CPUs, memory and devices",
-            PLACE,
-            &LOCATED,
-            &account.located,
+            "Everything that was counted",
+            GUARANTEED,
+            &CLASSES,
+            &classes(&account.totals),
         ),
+        Section::of("The worst windows", WINDOW, &WINDOWS, &account.worst),
+        Section {
+            missing: missing.into_iter().collect(),
+            ..gaps
+        },
+        Section::of(places, PLACE, &LOCATED, &account.located),
     ];
     all.into_iter().chain(account.attributions.iter().map(ran)).collect()
+}
+
+/// The sums of each day of the period; of a day without a reading nothing is known.
+pub(super) fn days(account: &Account) -> Section {
+    const ABOUT: &str = "Guaranteed on every day: 0 other tasks and 0 interrupts of other devices.";
+    let last = account.until_us.saturating_sub(1) / DAY_US;
+    let first = (account.since_us / DAY_US).max(last.saturating_sub(MAX_DAYS - 1));
+    let day = |number| {
+        let name = Date::from_days(number).to_string();
+        let read = account.days.iter().find(|day| day.day == name).cloned();
+        read.unwrap_or(Day {
+            day: name,
+            promised_us: DAY_US,
+            ..Day::default()
+        })
+    };
+    // It is not known when the ledger files begin.
+    let is_before = |day: &Day| account.since_us == 0 && day.covered_us == 0;
+    let days: Vec<Day> = (first..=last).map(day).skip_while(is_before).collect();
+    Section::of("Day by day", ABOUT, &DAYS, &days)
 }
 
 /// Who ran during one attribution, and why that may not be all.
 pub(super) fn ran(one: &Attribution) -> Section {
     let rows = who(one);
     let title = format!("Who ran on CPUs {}, {}", one.cpus, between(one.from_us, one.until_us));
-    let mut section = Section::of(&title, "", &RAN, &rows);
-    let missing = &mut section.missing;
-    if one.dropped > 0 {
-        let dropped = grouped(one.dropped);
-        missing.push(format!("Incomplete: the kernel had no room to count {dropped} events."));
-    }
-    missing.extend(one.problems.iter().map(|problem| format!("Problem: {problem}")));
+    let dropped = Some(grouped(one.dropped)).filter(|_| one.dropped > 0);
+    let dropped = dropped.map(|events| format!("Incomplete: the kernel had no room to count {events} events."));
+    let problems = one.problems.iter().map(|problem| format!("Problem: {problem}"));
+    let mut missing: Vec<String> = dropped.into_iter().chain(problems).collect();
     if rows.is_empty() {
         // An incomplete one proves nothing.
-        let nothing = match missing.as_slice() {
-            [] => "Nothing else ran.",
-            _ => "Unknown.",
+        let nothing = if missing.is_empty() {
+            "Nothing else ran."
+        } else {
+            "Unknown."
         };
         missing.insert(0, nothing.to_owned());
     }
-    section
+    Section {
+        missing,
+        ..Section::of(&title, "", &RAN, &rows)
+    }
 }
 
 /// The classes in the order in which a customer asks for them.
@@ -230,17 +266,14 @@ pub(super) fn guarantee(sums: &Day) -> (&'static str, &'static str, String) {
     (look, word, counts(sums))
 }
 
-/// What else matters of an account.
-pub(super) fn coverage(account: &Account) -> Vec<(&'static str, String)> {
-    let covered = share(account.promised_us, account.covered_us);
+/// How much of the guaranteed time is covered; empty where nothing was guaranteed.
+pub(super) fn coverage(account: &Account) -> String {
     let is_part = account.covered_us < account.promised_us;
     let rest = if is_part { ", nothing is known of the rest" } else { "" };
-    let covered = (account.promised_us > 0).then(|| ("Covered", format!("{covered} of the guaranteed time{rest}")));
-    let sum = |day: &&Day| day.other_tasks.most.saturating_add(day.devices);
-    // The first of equals.
-    let worst = account.days.iter().rev().filter(|day| sum(day) > 0).max_by_key(sum);
-    let worst = worst.map(|day| ("Worst day", format!("{}, {}", day.day, counts(day))));
-    covered.into_iter().chain(worst).collect()
+    match share(account.promised_us, account.covered_us) {
+        none if none.is_empty() => none,
+        share => format!("{share} of the guaranteed time{rest}"),
+    }
 }
 
 /// "3–7 other tasks, 12 device interrupts".
@@ -249,15 +282,7 @@ pub(super) fn counts(day: &Day) -> String {
     format!("{} other tasks, {devices} device interrupts", day.other_tasks)
 }
 
-/// So many units, rounded up to a tenth: what is a bound remains one.
-pub(super) fn tenths(number: u64, unit: u64) -> String {
-    let tenths = number.div_ceil(unit / 10);
-    match tenths % 10 {
-        0 => (tenths / 10).to_string(),
-        rest => format!("{}.{rest}", tenths / 10),
-    }
-}
-
+/// In the largest unit, rounded up to a tenth: what is a bound remains one.
 pub(super) fn duration(ns: u64) -> String {
     const UNITS: [(u64, &str); 6] = [
         (86_400_000_000_000, "d"),
@@ -267,20 +292,18 @@ pub(super) fn duration(ns: u64) -> String {
         (1_000_000, "ms"),
         (1_000, "µs"),
     ];
-    match UNITS.iter().find(|(unit, _)| ns >= *unit) {
-        Some((unit, name)) => format!("{} {name}", tenths(ns, *unit)),
-        None if ns > 0 => format!("{ns} ns"),
-        None => "0".to_owned(),
+    let Some((unit, name)) = UNITS.iter().find(|(unit, _)| ns >= *unit) else {
+        return if ns > 0 { format!("{ns} ns") } else { "0".to_owned() };
+    };
+    let tenths = ns.div_ceil(unit / 10);
+    match tenths % 10 {
+        0 => format!("{} {name}", tenths / 10),
+        rest => format!("{}.{rest} {name}", tenths / 10),
     }
 }
 
 fn lasted(from_us: u64, until_us: u64) -> String {
     duration(until_us.saturating_sub(from_us).saturating_mul(1_000))
-}
-
-/// `2026-10-31 12:34:56`, UTC; empty for 0.
-pub(super) fn clock(us: u64) -> String {
-    located::clock(us)
 }
 
 /// From when until when; the beginning may be that of the ledger files, which is not known.

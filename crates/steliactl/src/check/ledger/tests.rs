@@ -8,9 +8,9 @@ use stelia_ledger::account::{Account, Gap, Range};
 use stelia_ledger::entry::{Closed, Entry};
 use stelia_ledger::ring::{Limits, Ring as Writer};
 use stelia_ledger::verdict::{Fault, Verdict};
+use stelia_table::testing::Documented;
 use tempfile::TempDir;
 
-use super::account::{All, VmAccount, Watched};
 use super::testing::{good, october, quiet};
 use super::verification::Verification;
 use super::*;
@@ -29,23 +29,40 @@ fn a_month_of_a_vm_is_a_table_a_customer_understands() {
 }
 
 #[test]
-fn a_quiet_month_has_neither_windows_nor_gaps() {
-    let text = text(&VmAccount::of(quiet()));
+fn what_did_not_happen_has_no_table_and_what_there_is_not_no_number() {
+    let quiet = text(&VmAccount::of(quiet()));
     says(
-        &text,
+        &quiet,
         &[
             "kept: 0 other tasks, 0 device interrupts",
             "100% of the guaranteed time\n",
         ],
     );
-    never_says(&text, &["worst", "not covered"]);
+    never_says(&quiet, &["worst", "not covered"]);
+    let empty = text(&Verification(Verdict::default()));
+    says(&empty, &["Entries:", "none"]);
+    never_says(&empty, &["0 to 0"]);
 }
 
 #[test]
-fn an_empty_ledger_has_no_entries() {
-    let text = text(&Verification::of(Verdict::default(), false));
-    says(&text, &["Entries:", "none"]);
-    never_says(&text, &["0 to 0"]);
+fn a_day_without_a_reading_is_not_called_zero_and_a_long_time_ends_with_its_last_days() {
+    let days = |since_us, until_us| {
+        let account = Account {
+            since_us,
+            until_us,
+            ..october()
+        };
+        let rows = rows::days(&account).grid.rows.into_iter();
+        rows.map(|row| row.into_iter().map(|cell| cell.text).collect::<Vec<_>>().join(" "))
+            .collect::<Vec<_>>()
+    };
+    let october = october();
+    let month = days(october.since_us, october.until_us);
+    assert_eq!(month.len(), 31);
+    assert_eq!(month[9], "2026-10-10 not known 0.00% - - -");
+    let since_ever = days(0, october.until_us);
+    assert_eq!((since_ever.len(), &since_ever[0]), (31, &month[0]));
+    assert_eq!(days(1, u64::MAX).len(), 400);
 }
 
 #[test]
@@ -71,7 +88,7 @@ fn nothing_known_is_never_told_as_zero() {
         let unknown = vm_account(promised, 0);
         says(&text(&unknown), &[words]);
         never_says(&text(&unknown), &["0 other tasks"]);
-        assert!(page(unknown.account, good()).contains("class=\"headline unknown\""));
+        assert!(page(unknown.said, good()).contains("class=\"headline unknown\""));
     }
 }
 
@@ -167,7 +184,7 @@ fn broken() -> Verdict {
 
 #[test]
 fn a_ledger_that_was_modified_fails_and_says_where() {
-    let proof = Verification::of(broken(), false);
+    let proof = Verification(broken());
     insta::assert_snapshot!(text(&proof));
     assert_eq!(proof.failure().unwrap(), "the ledger was modified: 1 fault");
     assert!(page(october(), broken()).contains("The ledger was modified: 1 fault."));
@@ -175,15 +192,15 @@ fn a_ledger_that_was_modified_fails_and_says_where() {
 
 #[test]
 fn a_ledger_that_is_good_succeeds_and_a_copy_without_a_key_is_verified_by_nothing() {
-    assert_eq!(Verification::of(good(), false).failure(), None);
-    insta::assert_snapshot!(text(&Verification::of(good(), true)));
+    assert_eq!(Verification(good()).failure(), None);
+    insta::assert_snapshot!(text(&Verification(good())));
     let verdict = Verdict {
         vouched_seq: 40_300,
         vouched_by: "q1w2".to_owned(),
         ..good()
     };
     says(
-        &text(&Verification::of(verdict, false)),
+        &text(&Verification(verdict)),
         &["key q1w2, up to entry 40300", "entries 40301 to 40400"],
     );
 }
@@ -192,7 +209,7 @@ fn a_ledger_that_is_good_succeeds_and_a_copy_without_a_key_is_verified_by_nothin
 fn a_ledger_that_nothing_verifies_is_a_failure_and_not_called_modified() {
     let mut verdict = good();
     verdict.faults.push(Fault::from("no entry is verified".to_owned()));
-    let proof = Verification::of(verdict, false);
+    let proof = Verification(verdict);
     assert!(!proof.failure().unwrap().contains("modified"));
     says(&text(&proof), &["FAIL  no entry is verified"]);
 }
@@ -201,7 +218,7 @@ fn a_ledger_that_nothing_verifies_is_a_failure_and_not_called_modified() {
 fn who_ran_is_told_over_all_cpus_and_what_was_dropped_too() {
     let watched = Watched {
         pod: Pod::unnamed("aaaaaaaa"),
-        attribution: october().attributions.remove(0),
+        said: october().attributions.remove(0),
     };
     insta::assert_snapshot!(text(&watched));
 }
@@ -247,46 +264,19 @@ fn every_column_is_explained() {
     assert_eq!(columns("ledger: who ran"), headings(&rows::RAN));
 }
 
-/// Names of members, also of objects below; names that are data are none.
-fn members(value: &serde_json::Value, names: &mut BTreeSet<String>) {
-    const DATA: [&str; 5] = ["devices", "kernel_threads", "upkeep", "softirqs", "own_interrupts"];
-    match value {
-        serde_json::Value::Array(items) => items.iter().for_each(|item| members(item, names)),
-        serde_json::Value::Object(object) => {
-            for (name, value) in object {
-                names.insert(name.clone());
-                if !DATA.contains(&name.as_str()) {
-                    members(value, names);
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
 #[test]
 fn every_member_of_the_json_is_documented() {
-    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md")).unwrap();
+    let documented = Documented::of(include_str!("../../../../../docs/json.md"));
     let watched = Watched {
         pod: Pod::default(),
-        attribution: october().attributions.remove(0),
+        said: october().attributions.remove(0),
     };
-    let proof = Verification::of(broken(), true);
     for (section, value) in [
-        ("ledger VM", serde_json::to_value(VmAccount::of(october())).unwrap()),
-        ("ledger VM --watch", serde_json::to_value(&watched).unwrap()),
-        ("ledger verify", serde_json::to_value(&proof).unwrap()),
+        ("ledger VM", json!(VmAccount::of(october()))),
+        ("ledger VM --watch", json!(watched)),
+        ("ledger verify", json!(Verification(broken()))),
     ] {
-        let (_, text) = page.split_once(&format!("\n## {section}\n")).unwrap();
-        let text = text.split("\n## ").next().unwrap();
-        let mut names = BTreeSet::new();
-        members(&value, &mut names);
-        for name in names.iter().filter(|name| !name.starts_with("pod_")) {
-            // A list or an object is known by its members.
-            let before = ["`", ".", "["].into_iter();
-            let mut all = before.flat_map(|before| ["`", "[", "."].map(|after| format!("{before}{name}{after}")));
-            assert!(all.any(|one| text.contains(&one)), "{section}: {name}");
-        }
+        assert_eq!(documented.wrong(section, &value), Vec::<String>::new(), "{section}");
     }
 }
 

@@ -38,100 +38,84 @@ impl Render for Key {
 
 /// What checking showed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Verification {
-    /// No fault, and every signature is good.
-    good: bool,
-    #[serde(flatten)]
-    verdict: Verdict,
-    /// The keys are those that a copy names, which whoever made it could have chosen.
-    #[serde(skip)]
-    is_unkeyed: bool,
+#[serde(transparent)]
+pub(crate) struct Verification(pub(super) Verdict);
+
+/// "1 fault".
+pub(super) fn faults(verdict: &Verdict) -> String {
+    counted(verdict.faults.len().max(1) as u64, "fault")
 }
 
-impl Verification {
-    pub(super) fn of(verdict: Verdict, is_unkeyed: bool) -> Self {
-        Self {
-            good: verdict.is_good(),
-            verdict,
-            is_unkeyed,
-        }
+/// By what the entries are verified, which are not, and what to do about that. If the files were changed, nothing verifies them.
+fn verified(verdict: &Verdict) -> [String; 3] {
+    let (key, seq, compared) = (&verdict.vouched_by, verdict.vouched_seq, verdict.compared_seq);
+    if !verdict.is_good() {
+        return Default::default();
     }
-
-    /// By what the entries are verified, and which are not.
-    fn verified(&self) -> [(&'static str, String); 3] {
-        let verdict = &self.verdict;
-        let (key, seq, compared) = (&verdict.vouched_by, verdict.vouched_seq, verdict.compared_seq);
-        let by_key = (seq > 0).then(|| format!("key {key}, up to entry {seq}"));
-        let by_entry = (compared > 0).then(|| format!("entry {compared} with the given hash"));
-        let by: Vec<String> = by_key.into_iter().chain(by_entry).collect();
-        let first = verdict.first_seq.max(seq.max(compared).saturating_add(1));
-        let mut rest = match verdict.last_seq {
-            last if first <= last => format!("entries {first} to {last}"),
-            _ => "none".to_owned(),
-        };
-        if let [first, .., last] | [first @ last] = verdict.days_without_head.as_slice() {
-            rest += &format!("; days without a signature: {first} to {last}");
-        }
-        let (nothing, fix) = if self.is_unkeyed {
-            (
-                "nothing, the keys are those that the copy names",
-                "run steliactl ledger key on the node and give its output as --key",
-            )
-        } else {
-            ("nothing", "")
-        };
-        let by = if by.is_empty() {
-            nothing.to_owned()
-        } else {
-            by.join("; ")
-        };
-        [("Verified by", by), ("Not verified", rest), ("Fix", fix.to_owned())]
+    let by_key = (seq > 0).then(|| format!("key {key}, up to entry {seq}"));
+    let by_entry = (compared > 0).then(|| format!("entry {compared} with the given hash"));
+    let by: Vec<String> = by_key.into_iter().chain(by_entry).collect();
+    let first = verdict.first_seq.max(seq.max(compared).saturating_add(1));
+    let mut rest = match verdict.last_seq {
+        last if first <= last => format!("entries {first} to {last}"),
+        _ => "none".to_owned(),
+    };
+    if let [first, .., last] | [first @ last] = verdict.days_without_head.as_slice() {
+        rest += &format!("; days without a signature: {first} to {last}");
     }
+    let (by, fix) = match (by.is_empty(), verdict.heads.is_empty()) {
+        (false, _) => (by.join("; "), ""),
+        (true, true) => ("nothing".to_owned(), ""),
+        // With a key signatures that it did not make are faults.
+        (true, false) => (
+            "nothing, the keys are those that the copy names".to_owned(),
+            "run steliactl ledger key on the node and give its output as --key",
+        ),
+    };
+    [by, rest, fix.to_owned()]
 }
 
 impl Render for Verification {
     fn text(&self, style: TextStyle) -> String {
-        let verdict = &self.verdict;
+        let verdict = &self.0;
         let faults = verdict.faults.iter();
         let faults = faults.map(|fault| paragraph(&printable(&format!("FAIL  {fault}")), style));
-        let (first, last) = (verdict.first_seq, verdict.last_seq);
         let time = rows::between(verdict.first_us, verdict.last_us);
-        let entries = match verdict.entries {
-            0 => "none".to_owned(),
-            _ => format!("{first} to {last}, {time} UTC"),
+        let entries = match (verdict.entries, verdict.first_seq, verdict.last_seq) {
+            (0, ..) => "none".to_owned(),
+            (_, first, last) => format!("{first} to {last}, {time} UTC"),
         };
-        let count = verdict.heads.len();
-        let signatures = match verdict.heads.last() {
-            None => "none yet".to_owned(),
-            Some(last) => format!("{count}, last of {}, up to entry {}", last.day, last.seq),
+        let signatures = match (verdict.heads.len(), verdict.heads.last()) {
+            (_, None) => "none yet".to_owned(),
+            (count, Some(last)) => format!("{count}, last of {}, up to entry {}", last.day, last.seq),
+        };
+        let newer = match verdict.newer_events {
+            0 => String::new(),
+            events => format!("{} that this version does not know", counted(events, "event")),
         };
         let (files, bytes) = (counted(verdict.segments, "file"), grouped(verdict.bytes));
+        let [by, rest, fix] = verified(verdict);
         let mut facts = vec![
             ("Ledger files", format!("{files}, {bytes} bytes")),
             ("Entries", entries),
             ("Last hash", verdict.hash.clone()),
             ("Keys", verdict.keys.join(", ")),
             ("Signatures", signatures),
+            ("Newer version", newer),
+            ("Verified by", by),
+            ("Not verified", rest),
+            ("Fix", fix),
         ];
-        if verdict.newer_events > 0 {
-            let newer = counted(verdict.newer_events, "event");
-            facts.push(("Newer version", format!("{newer} that this version does not know")));
-        }
-        // If the files were changed, nothing verifies them.
-        if self.good {
-            facts.extend(self.verified());
-        }
         facts.retain(|(_, fact)| !fact.is_empty());
         faults.collect::<String>() + &properties(facts, style)
     }
 
     fn failure(&self) -> Option<String> {
-        let is_in_a_file = self.verdict.faults.iter().any(|fault| !fault.segment.is_empty());
-        if self.good {
+        let is_in_a_file = self.0.faults.iter().any(|fault| !fault.segment.is_empty());
+        if self.0.is_good() {
             None
-        } else if is_in_a_file || self.verdict.heads.iter().any(|head| !head.good) {
-            let faults = counted(self.verdict.faults.len().max(1) as u64, "fault");
-            Some(format!("the ledger was modified: {faults}"))
+        } else if is_in_a_file || self.0.heads.iter().any(|head| !head.good) {
+            Some(format!("the ledger was modified: {}", faults(&self.0)))
         } else {
             // What is missing is in no file.
             Some("no given key or entry verifies the ledger".to_owned())

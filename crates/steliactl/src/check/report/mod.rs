@@ -135,7 +135,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
     });
     report.add("kubelet_config", "kubelet's configuration", kubelet.map(Listing));
     let reader = ledger::LedgerReader::of_node(client, root);
-    let verification = reader.verification().await;
+    let verification = reader.verification(&[], None).await;
     if verification.is_ok() {
         let accounts = reader.all(ledger::last_24_hours()).await;
         report.add("ledger", "Ledger of the last 24 hours", accounts);

@@ -5,7 +5,7 @@ use stelia_api::{Reason, ReasonCode, State};
 use stelia_model::{Instance, Pools};
 
 use super::{Answer, NOT_COUNTED};
-use crate::shared::daemon::{Condition, Description, Failure, Owner, Pod, Pods, age, owner, whose};
+use crate::shared::daemon::{Condition, Description, Failure, Owner, Pod, Pods, former_since, owner, whose};
 use crate::shared::kernel::interrupts::{Fired, named};
 
 /// The answer about a CPU at `now`. `pods` has the names of pods, VMs or not; `fired` is what devices did meanwhile.
@@ -30,30 +30,22 @@ pub(super) fn answer(
             return Err(Failure::Usage(text));
         }
     };
-    let has_pod = matches!(own, Owner::Instance { .. } | Owner::Pod { .. });
     for other in node.topology.siblings(cpu).iter().filter(|other| *other != cpu) {
-        let whose = match owner(description, other) {
-            of_other if of_other == own && has_pod => "same owner".to_owned(),
-            of_other => short(&of_other, pods),
-        };
-        title += &format!("; sibling CPU {other} ({whose})");
+        title += &format!("; sibling CPU {other} ({})", short(&owner(description, other), pods));
     }
-    let details = json!({ "cpu": cpu, "online": place.is_some(), "owner": own });
-    let mut answer = Answer::new(title, &details);
+    let mut answer = Answer::new(title, json!({ "cpu": cpu, "online": place.is_some(), "owner": own }));
     match node.instances.iter().find(|(_, one)| one.exclusive.contains(cpu)) {
         Some((uid, vm)) => {
             let (pod, own) = (pods.get(uid.as_str()), std::iter::once(cpu).collect());
             of_vm(&mut answer, &pod, vm, node.cpu_source.name(), cpu);
             answer.reasons(vm);
             let locality = description.locality.instances.get(uid.as_str());
-            match fired.map(|fired| named(fired, &own, locality)).as_deref() {
+            let noise = format!("steliactl noise {pod}");
+            match fired.map(|fired| named(fired, &own, locality)) {
                 _ if place.is_none() => {}
                 None => answer.say("Devices", NOT_COUNTED),
-                Some([]) => answer.say("Devices", "no interrupts within a second"),
-                Some(by) => {
-                    answer.say("Devices", by.join("; "));
-                    answer.say_once("Fix", &format!("steliactl noise {pod}"));
-                }
+                Some(by) if by.is_empty() => answer.say("Devices", "no interrupts within a second"),
+                Some(by) => answer.finding("Devices", &by.join("; "), "", &noise),
             }
         }
         None => of_no_vm(&mut answer, description, &own, pods, cpu, now),
@@ -99,7 +91,6 @@ fn of_vm(answer: &mut Answer, name: &Pod, vm: &Instance, by: &str, cpu: u32) {
 
 fn of_no_vm(answer: &mut Answer, description: &Description, own: &Owner, pods: &Pods, cpu: u32, now: u64) {
     let node = &description.node;
-    let former = node.former.iter().find(|one| one.cpus.contains(cpu));
     let text = match own {
         Owner::Pod { pod } => {
             let containers = node.entries.get(pod.as_str()).into_iter().flatten();
@@ -111,13 +102,9 @@ fn of_no_vm(answer: &mut Answer, description: &Description, own: &Owner, pods: &
         other => short(other, pods),
     };
     answer.say("Owner", text);
-    if let Some(former) = former {
-        let (pod, ago) = (pods.get(former.pod.as_str()), age(former.ended_us, now));
-        let text = format!(
-            "VM {pod} (CPUs {}), released or ended {ago} ago; if it runs, it is not isolated",
-            former.cpus
-        );
-        answer.say("Before", text);
+    if let Some(former) = node.former.iter().find(|one| one.cpus.contains(cpu)) {
+        let (pod, what) = (pods.get(former.pod.as_str()), former_since(former.ended_us, now));
+        answer.say("Before", format!("VM {pod} (CPUs {}): {what}", former.cpus));
     }
     for (are_pinned, what) in [(false, "all threads"), (true, "non-vCPU threads")] {
         let here = node.instances.iter().filter(|(_, one)| {

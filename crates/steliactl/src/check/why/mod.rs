@@ -1,7 +1,6 @@
 //! `why`: why a VM, a CPU or the node is as it is. An answer is rows, each with a label.
 
 mod cpu;
-mod node;
 mod slow;
 #[cfg(test)]
 mod tests;
@@ -11,14 +10,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Value, json};
 use stelia_api::Reason;
 use stelia_cpus::CpuSet;
 use stelia_model::Instance;
 
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, fact};
-use crate::shared::kernel::{Roots, interrupts};
-use crate::shared::output::{Meaning, OutputOptions, Render, TextStyle, facts, now, paragraph, printable};
+use crate::shared::kernel::{Roots, host_name, interrupts};
+use crate::shared::output::{Meaning, OutputOptions, Render, TextStyle, counted, facts, now, paragraph, printable};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Row {
@@ -29,17 +28,13 @@ struct Row {
 /// What is said about something.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Answer {
-    #[serde(rename = "facts")]
-    rows: Vec<Row>,
-    /// More for programs.
+    facts: Vec<Row>,
+    /// More for programs: an object.
     #[serde(flatten)]
-    details: Map<String, Value>,
+    details: Value,
     /// The first line.
     #[serde(skip)]
     title: String,
-    /// What is printed below the rows.
-    #[serde(skip)]
-    below: String,
 }
 
 /// How long disturbances of a VM or a CPU are counted.
@@ -48,49 +43,45 @@ const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 const NOT_COUNTED: &str = "not counted: /proc/interrupts cannot be read";
 
 impl Answer {
-    /// `details` is an object.
-    fn new(title: String, details: &Value) -> Self {
+    fn new(title: String, details: Value) -> Self {
         Self {
             title,
-            details: details.as_object().cloned().unwrap_or_default(),
+            details,
             ..Self::default()
         }
     }
 
     fn say(&mut self, label: &'static str, text: impl Into<String>) {
         let text = text.into();
-        self.rows.push(Row { label, text });
+        self.facts.push(Row { label, text });
     }
 
     /// What follows or is to be done; once, whatever it is of.
     fn say_once(&mut self, label: &'static str, text: &str) {
-        let is_said = self.rows.iter().any(|row| row.label == label && row.text == text);
+        let is_said = self.facts.iter().any(|row| row.label == label && row.text == text);
         if !text.is_empty() && !is_said {
             self.say(label, text);
         }
     }
 
-    /// A reason with its effect and fix.
+    /// A fact, with what follows and what is to be done.
+    fn finding(&mut self, label: &'static str, text: &str, effect: &str, fix: &str) {
+        self.say(label, text);
+        self.say_once("Effect", effect);
+        self.say_once("Fix", fix);
+    }
+
     fn reason(&mut self, label: &'static str, reason: &Reason) {
-        self.say(label, &reason.text);
-        self.say_once("Effect", reason.code.effect());
-        self.say_once("Fix", &reason.fix);
+        self.finding(label, &reason.text, reason.code.effect(), &reason.fix);
     }
 
     /// What is wrong with a VM, then why it is not isolated.
     fn reasons(&mut self, instance: &Instance) {
-        for reason in &instance.degraded {
-            self.reason("Problem", reason);
-        }
-        if let Some(reason) = &instance.not_isolated {
-            self.reason("Because", reason);
-        }
-    }
-
-    /// What slows a VM down.
-    fn slow(&mut self, text: String, fix: &str) {
-        self.say("Slow", text);
-        self.say_once("Fix", fix);
+        let problems = instance.degraded.iter().map(|reason| ("Problem", reason));
+        let because = instance.not_isolated.iter().map(|reason| ("Because", reason));
+        problems
+            .chain(because)
+            .for_each(|(label, reason)| self.reason(label, reason));
     }
 
     /// What is wrong on the node, where it is about a VM or a CPU.
@@ -111,12 +102,12 @@ impl Render for Answer {
                 _ => Meaning::Plain,
             };
             let is_same = row.label == before && meaning == Meaning::Plain;
-            let label = if is_same { "" } else { row.label };
             before = row.label;
+            let label = if is_same { "" } else { row.label };
             (label.to_owned(), row.text.clone(), meaning)
         };
-        let rows: Vec<_> = self.rows.iter().map(labelled).collect();
-        paragraph(&printable(&self.title), style) + &facts(&rows, style) + &self.below
+        let rows: Vec<_> = self.facts.iter().map(labelled).collect();
+        paragraph(&printable(&self.title), style) + &facts(&rows, style)
     }
 }
 
@@ -145,25 +136,16 @@ pub(crate) async fn run(
     what: &str,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
-    if cpu_number(what).is_none() && what.parse().is_ok_and(|cpus: CpuSet| cpus.len() > 1) {
-        return Err(Failure::Usage("give one CPU (steliactl map shows all)".to_owned()));
-    }
     let answer = match (what, cpu_number(what)) {
-        ("node", _) => {
-            let description = client.describe().await?;
-            node::answer(
-                &description,
-                &names(&description, root),
-                roots,
-                root,
-                output_options.style,
-            )
-        }
+        ("node", _) => of_node(&client.describe().await?, &host_name(&roots.proc)),
         (_, Some(cpu)) => {
             let description = client.describe().await?;
             let fired = interrupts::measured(&roots.proc, MEASURE_INTERVAL).await;
             let pods = names(&description, root);
             cpu::answer(&description, &pods, cpu, fired.as_deref(), now())?
+        }
+        (several, None) if several.parse().is_ok_and(|cpus: CpuSet| cpus.len() > 1) => {
+            return Err(Failure::Usage("give one CPU (steliactl map shows all)".to_owned()));
         }
         (_, None) => {
             let uid = client.find(what).await?.pod.pod_uid;
@@ -176,4 +158,24 @@ pub(crate) async fn run(
         }
     };
     output_options.print(&answer)
+}
+
+/// What is wrong on the node, and who assigns CPUs. `status` has the rest.
+fn of_node(description: &Description, host: &str) -> Answer {
+    let (node, problems) = (&description.node, &description.problems);
+    let has = match problems.len() as u64 {
+        0 => "no problems".to_owned(),
+        count => counted(count, "problem"),
+    };
+    let details = json!({ "problems": problems, "cpu_source": node.cpu_source });
+    let mut answer = Answer::new(format!("{host} has {has}"), details);
+    for problem in problems {
+        answer.reason("Problem", problem);
+    }
+    // A file that is damaged says nothing of the policy.
+    let configured = description.kubelet_config["cpuManagerPolicy"].as_str();
+    let policy = node.kubelet_policy.as_deref().or(configured);
+    let policy = policy.map_or(String::new(), |policy| format!(" (CPU manager policy {policy})"));
+    answer.say("Assigned", format!("by {}{policy}", node.cpu_source.name()));
+    answer
 }

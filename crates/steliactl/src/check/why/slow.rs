@@ -16,7 +16,7 @@ use super::{Answer, NOT_COUNTED};
 use crate::check::first_few;
 use crate::shared::daemon::{Description, Pod};
 use crate::shared::kernel::interrupts::{fired_between, named, read_table};
-use crate::shared::kernel::rates::{HIGH_FORCED_IDLE_PERCENT, HIGH_THROTTLED_PERCENT, InstanceRates, rates, worst};
+use crate::shared::kernel::rates::{HIGH_FORCED_IDLE_PERCENT, HIGH_THROTTLED_PERCENT, rates, worst};
 use crate::shared::kernel::sample::Sample;
 use crate::shared::kernel::{Roots, threads};
 
@@ -25,6 +25,7 @@ const HIGH_STOLEN_PERCENT: f64 = 1.0;
 /// Load of the shared CPUs, in percent: above this the VMM's threads other than vCPUs wait for a CPU.
 const HIGH_LOAD_PERCENT: f64 = 80.0;
 const RAISE: &str = "raise the container's CPU limit";
+const WHOLE_CORES: &str = "assign whole cores (kubelet's full-pcpus-only, steliad's FullPCPUs), or set Cloud Hypervisor's --cpus core_scheduling=off";
 
 /// The kernel's counters at one moment.
 #[derive(Debug, Clone, Default)]
@@ -79,67 +80,70 @@ pub(super) fn slowdowns(
     let sampled = rates(&before.sample, &now.sample);
     let seconds = sampled.seconds.max(0.001);
     let measured = sampled.instances.iter().find(|one| one.pod.pod_uid == pod.pod_uid);
-    if let Some(measured) = measured {
-        worst_vcpu(answer, measured);
-    }
     let (own, float, topology) = (&instance.exclusive, &instance.float, &description.node.topology);
-    let above = |value: Option<f64>, least: f64| value.filter(|value| *value >= least);
-    let limit = |percent: Option<f64>, of: &str| {
-        let percent = above(percent, HIGH_THROTTLED_PERCENT)?;
-        Some(format!("its CPU limit throttled {of} {percent:.0} % of the time"))
+    let limit = |percent: f64, of: &str| {
+        let is_high = percent >= HIGH_THROTTLED_PERCENT;
+        is_high.then(|| format!("its CPU limit throttled {of} {percent:.0} % of the time"))
     };
     let rest = now.throttled_us.saturating_sub(before.throttled_us) as f64 / 1e4 / seconds;
     let locality = description.locality.instances.get(&pod.pod_uid);
     let tables = before.interrupts.as_ref().zip(now.interrupts.as_ref());
-    let disturbing = tables.map(|(before, now)| {
-        let fired = fired_between(before, now, Duration::from_secs_f64(seconds));
-        named(&fired, own, locality)
-    });
-    let interrupts = disturbing.as_ref().filter(|lines| !lines.is_empty());
-    let interrupts = interrupts.map(|lines| first_few(lines));
-    let load = above(share(before, now, float, |time| time.busy), HIGH_LOAD_PERCENT);
-    let load = load.map(|load| format!("shared CPUs {float} are {load:.0} % busy"));
-    let stolen = above(share(before, now, own, |time| time.stolen), HIGH_STOLEN_PERCENT);
-    let stolen = stolen.map(|stolen| format!("a hypervisor below this host took {stolen:.1} % of its CPUs' time"));
-    let host = nodes(topology, own).to_string();
-    let spread =
-        is_spread(instance, topology).then(|| format!("a NUMA node of the guest is spread over NUMA nodes {host}"));
-    let cores: CpuSet = own
+    let fired = tables.map(|(before, now)| fired_between(before, now, Duration::from_secs_f64(seconds)));
+    let interrupts = fired.as_ref().map(|fired| named(fired, own, locality));
+    let interrupts = interrupts
+        .filter(|lines| !lines.is_empty())
+        .map(|lines| first_few(&lines));
+    let load = share(before, now, float, |time| time.busy).filter(|load| *load >= HIGH_LOAD_PERCENT);
+    let stolen = share(before, now, own, |time| time.stolen).filter(|stolen| *stolen >= HIGH_STOLEN_PERCENT);
+    let siblings = own
         .iter()
-        .fold(CpuSet::new(), |all, cpu| all.union(&topology.siblings(cpu)));
-    let foreign = Some(cores.difference(own)).filter(|foreign| !foreign.is_empty());
-    let foreign = foreign.map(|cpus| format!("CPUs {cpus}, which are not its own, share cores with its CPUs"));
-    let memory_fix = locality.map(Locality::memory_cure).unwrap_or_default();
-    for (text, fix) in [
+        .flat_map(|cpu| topology.siblings(cpu).iter().collect::<Vec<_>>());
+    let foreign = siblings.collect::<CpuSet>().difference(own);
+    let foreign =
+        (!foreign.is_empty()).then(|| format!("CPUs {foreign}, which are not its own, share cores with its CPUs"));
+    let worst = measured.and_then(|one| worst(&one.vcpus));
+    let watch = format!("steliactl ledger {pod} --watch 10s");
+    let is_forced_idle = worst.is_some_and(|worst| worst.rates.forced_idle_percent >= Some(HIGH_FORCED_IDLE_PERCENT));
+    let slow = [
         (
-            measured.and_then(|one| limit(one.throttled_percent, "the whole VM")),
+            worst.map(|worst| format!("vCPU {} {}", worst.name, worst.note)),
+            if is_forced_idle { WHOLE_CORES } else { &watch },
+        ),
+        (
+            measured.and_then(|one| limit(one.throttled_percent?, "the whole VM")),
             RAISE,
         ),
         (interrupts, &format!("steliactl noise {pod}")),
-        (limit(Some(rest), "its other threads"), RAISE),
-        (load, BUSY),
-        (stolen, "check the host of this host"),
-        (spread, SPREAD),
-        (foreign, CORES),
-        (locality.and_then(Locality::memory_problem), memory_fix.as_str()),
-        (locality.and_then(Locality::devices_problem), DEVICES),
-    ] {
-        if let Some(text) = text {
-            answer.slow(text, fix);
-        }
-    }
-    let mut vcpus = measured.into_iter().flat_map(|one| &one.vcpus);
-    let unread = [
-        ("Devices", NOT_COUNTED, disturbing.is_none()),
+        (limit(rest, "its other threads"), RAISE),
         (
-            "CPU time",
-            "not measured: /proc/stat cannot be read",
-            before.cpus.is_empty() || now.cpus.is_empty(),
+            load.map(|load| format!("shared CPUs {float} are {load:.0} % busy")),
+            BUSY,
         ),
+        (
+            stolen.map(|stolen| format!("a hypervisor below this host took {stolen:.1} % of its CPUs' time")),
+            "check the host of this host",
+        ),
+        (spread(instance, topology), SPREAD),
+        (foreign, CORES),
+        (
+            locality.and_then(Locality::memory_problem),
+            &locality.map(Locality::memory_cure).unwrap_or_default(),
+        ),
+        (locality.and_then(Locality::devices_problem), DEVICES),
+    ];
+    for (text, fix) in slow {
+        text.into_iter().for_each(|text| answer.finding("Slow", &text, "", fix));
+    }
+    let no_stat = before.cpus.is_empty() || now.cpus.is_empty();
+    let mut vcpus = measured.into_iter().flat_map(|one| &one.vcpus);
+    let is_unread = vcpus.any(|vcpu| vcpu.rates.delay_percent.is_none());
+    let unread = [
+        ("Devices", NOT_COUNTED, fired.is_none()),
+        ("CPU time", "not measured: /proc/stat cannot be read", no_stat),
         (
             "vCPUs",
             "not all measured: a thread ended, or its file in /proc cannot be read",
-            vcpus.any(|vcpu| vcpu.rates.delay_percent.is_none()),
+            is_unread,
         ),
     ];
     for (label, text, _) in unread.iter().filter(|(.., is_unread)| *is_unread) {
@@ -148,8 +152,8 @@ pub(super) fn slowdowns(
     unread.iter().all(|(.., is_unread)| !is_unread)
 }
 
-/// Whether a NUMA node that the guest sees is on several of the host. To a guest that is shown none all vCPUs are alike.
-fn is_spread(instance: &Instance, topology: &Topology) -> bool {
+/// That a NUMA node that the guest sees is on several of the host. To a guest that is shown none all vCPUs are alike.
+fn spread(instance: &Instance, topology: &Topology) -> Option<String> {
     let mut by_node: BTreeMap<Option<u32>, CpuSet> = BTreeMap::new();
     for pinned in &instance.vcpus {
         if let ThreadRole::Vcpu(_) = pinned.thread.role {
@@ -158,17 +162,7 @@ fn is_spread(instance: &Instance, topology: &Topology) -> bool {
             cpus.union_with(own.as_ref().unwrap_or(&instance.exclusive));
         }
     }
-    by_node.values().any(|cpus| nodes(topology, cpus).len() > 1)
-}
-
-/// The vCPU that is disturbed most.
-fn worst_vcpu(answer: &mut Answer, own: &InstanceRates) {
-    if let Some(worst) = worst(&own.vcpus) {
-        let fix = if worst.rates.forced_idle_percent >= Some(HIGH_FORCED_IDLE_PERCENT) {
-            "assign whole cores (kubelet's full-pcpus-only, steliad's FullPCPUs), or set Cloud Hypervisor's --cpus core_scheduling=off"
-        } else {
-            &format!("steliactl ledger {} --watch 10s", own.pod)
-        };
-        answer.slow(format!("vCPU {} {}", worst.name, worst.note), fix);
-    }
+    let host = nodes(topology, &instance.exclusive);
+    let is_spread = by_node.values().any(|cpus| nodes(topology, cpus).len() > 1);
+    is_spread.then(|| format!("a NUMA node of the guest is spread over NUMA nodes {host}"))
 }

@@ -25,16 +25,11 @@ pub(super) fn answer(
     let node = &description.node;
     let (uid, instance) = node.instances.get_key_value(pod).ok_or_else(|| no_instance(pod))?;
     let name = Pod::of(uid, instance);
-    let is = match instance.state {
-        State::Isolated if instance.degraded.is_empty() => "is isolated",
-        State::Isolated => "is isolated, but DEGRADED",
-        State::Pinned => "is pinned, not isolated",
-        _ => "is NOT isolated",
-    };
-    let details =
-        json!({ "state": instance.state, "degraded": instance.degraded, "not_isolated": instance.not_isolated });
-    let mut answer = Answer::new(String::new(), &details);
-    answer.details.extend(name.members());
+    let mut details = json!(name);
+    details["state"] = json!(instance.state);
+    details["degraded"] = json!(instance.degraded);
+    details["not_isolated"] = json!(instance.not_isolated);
+    let mut answer = Answer::new(String::new(), details);
     answer.reasons(instance);
     let [state, registered] = [instance.state_since_us, instance.registered_us].map(|us| age(us, now));
     // A time that is not known has no age.
@@ -44,33 +39,40 @@ pub(super) fn answer(
             format!("{} for {state}, registered {registered} ago", instance.state),
         );
     }
-    cpus(&mut answer, description, pod, instance);
+    cpus(&mut answer, description, instance);
     let busy = share(readings.0, readings.1, &instance.float, |time| time.busy);
     float(&mut answer, description, instance, busy);
     let waits = instance
         .not_isolated
-        .as_ref()
-        .is_some_and(|reason| reason.code == ReasonCode::NoVcpus);
+        .iter()
+        .any(|reason| reason.code == ReasonCode::NoVcpus);
     if instance.isolation == Isolation::Container {
         answer.say("vCPUs", "not told apart: its whole container has the CPUs");
     } else if instance.vcpus.is_empty() && !waits {
         answer.say("vCPUs", "none are attached, so none was measured");
     }
     let is_all_measured = slowdowns(&mut answer, description, (&name, instance), readings);
-    let slow = match instance.vcpus.len() {
-        0 => "",
-        _ if answer.rows.iter().any(|row| row.label == "Slow") => "; it is slowed down",
-        _ if !is_all_measured && instance.degraded.is_empty() => "; not all that may slow it down was measured",
-        _ if instance.degraded.is_empty() => "; nothing slows it down",
-        _ => "",
+    let is_degraded = !instance.degraded.is_empty();
+    let is = match instance.state {
+        State::Isolated if is_degraded => "is isolated, but DEGRADED",
+        State::Isolated => "is isolated",
+        State::Pinned => "is pinned, not isolated",
+        _ => "is NOT isolated",
+    };
+    let slow = match answer.facts.iter().any(|row| row.label == "Slow") {
+        _ if instance.vcpus.is_empty() => "",
+        true => "; it is slowed down",
+        false if is_degraded => "",
+        false if is_all_measured => "; nothing slows it down",
+        false => "; not all that may slow it down was measured",
     };
     answer.title = format!("{name} {is}{slow}");
     answer.node_problems(description);
     Ok(answer)
 }
 
-fn cpus(answer: &mut Answer, description: &Description, pod: &str, instance: &Instance) {
-    let (node, own, container) = (&description.node, &instance.exclusive, &instance.container);
+fn cpus(answer: &mut Answer, description: &Description, instance: &Instance) {
+    let (node, own) = (&description.node, &instance.exclusive);
     let host = nodes(&node.topology, own).to_string();
     let mut text = if own.is_empty() {
         "none of its own".to_owned()
@@ -85,17 +87,8 @@ fn cpus(answer: &mut Answer, description: &Description, pod: &str, instance: &In
     }
     answer.say("CPUs", text);
     if let Some(allocation) = &instance.allocation {
-        return allocated(answer, allocation);
+        allocated(answer, allocation);
     }
-    let entry = node.entries.get(pod).and_then(|containers| containers.get(container));
-    let assigned = match (entry, node.pod_entries.get(pod)) {
-        _ if node.kubelet_problem.is_some() => return,
-        (Some(entry), _) if entry == own => return,
-        (Some(entry), _) => format!("kubelet assigns {entry} to container {container}"),
-        (None, Some(entry)) => format!("kubelet assigns {entry} to the whole pod (pod-level resources)"),
-        (None, None) => format!("kubelet has no assignment for container {container}"),
-    };
-    answer.say("Assigned", assigned);
 }
 
 /// What was asked of steliad's allocator, and what it chose.

@@ -174,6 +174,14 @@ fn of_node(described: &Description, vms: &[Vm<'_>]) -> Vec<Family> {
     let (node, metrics) = (&described.node, &described.metrics);
     let in_state = |state: State| vms.iter().filter(|vm| vm.instance.state == state).count();
     let cpus = OnlineCpus::of(described);
+    let owners = [
+        ("exclusive", &cpus.exclusive),
+        ("pod", &cpus.pods),
+        ("shared", &cpus.shared),
+        ("reserved", &cpus.reserved),
+        ("unknown", &cpus.unknown),
+        ("offline", &node.offline),
+    ];
     let publishing = &node.publishing;
     vec![
         metric(Gauge, "stelia_build_info")
@@ -196,17 +204,7 @@ fn of_node(described: &Description, vms: &[Vm<'_>]) -> Vec<Family> {
             .is(count(node.unreadable.len())),
         metric(Gauge, "stelia_cpus")
             .help("CPUs by owner: exclusive (VMs), pod (other pods' own), shared, reserved, unknown, offline.")
-            .by(
-                "owner",
-                [
-                    ("exclusive", count(cpus.exclusive.len())),
-                    ("pod", count(cpus.pods.len())),
-                    ("shared", count(cpus.shared.len())),
-                    ("reserved", count(cpus.reserved.len())),
-                    ("unknown", count(cpus.unknown.len())),
-                    ("offline", count(node.offline.len())),
-                ],
-            ),
+            .by("owner", owners.map(|(owner, cpus)| (owner, count(cpus.len())))),
         metric(Gauge, "stelia_kubelet_state_usable")
             .help("Whether cpu_manager_state is valid: 1 or 0.")
             .is(flag(node.kubelet_problem.is_none())),
@@ -321,17 +319,15 @@ fn of_vms(vms: &[Vm<'_>]) -> Vec<Family> {
 }
 
 fn of_ledger(ledger: &LedgerSummary, vms: &[Vm<'_>]) -> Vec<Family> {
-    let is_signed = ledger.enabled && !ledger.hash.is_empty();
-    let signed = is_signed.then(|| {
-        let entry = ledger.seq.to_string();
-        let labels = labels([
-            ("day", &ledger.day),
-            ("entry", &entry),
-            ("hash", &ledger.hash),
-            ("key", &ledger.key),
-        ]);
-        (labels, Whole(1))
-    });
+    let entry = ledger.seq.to_string();
+    let signed = [
+        ("day", &ledger.day),
+        ("entry", &entry),
+        ("hash", &ledger.hash),
+        ("key", &ledger.key),
+    ];
+    let signed = signed.map(|(label, value)| (label, value.as_str()));
+    let signed = (ledger.enabled && !ledger.hash.is_empty()).then(|| (labels(signed), Whole(1)));
     let of = |vm: &Vm<'_>| ledger.vms.get(vm.pod.as_str()).filter(|_| ledger.enabled);
     vec![
         metric(Gauge, "stelia_ledger_kept")

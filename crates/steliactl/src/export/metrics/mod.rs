@@ -5,13 +5,14 @@ mod definitions;
 mod tests;
 mod text;
 
-use std::fs::{self, File, Permissions};
-use std::io::{self, ErrorKind, Write};
+use std::fs::Permissions;
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
 use stelia_table::PrintError;
+use tempfile::NamedTempFile;
 
 use crate::shared::daemon::{Client, Failure};
 use crate::shared::kernel::Roots;
@@ -29,37 +30,27 @@ pub(crate) async fn run(client: &Client, roots: &Roots, textfile: Option<&Path>)
         Err(failure) => (vec![definitions::up(false)], Some(failure.to_string())),
     };
     let printed = text::openmetrics(families).map_err(|cause| Failure::Other(format!("encode: {cause}")))?;
-    let Some(path) = textfile else {
-        return match failure {
-            None => Ok(printed),
-            Some(reason) => Err(PrintError { printed, reason }.into()),
-        };
-    };
-    let reason = failure.map(|failure| format!("# {}\n", output::printable(&failure)));
-    let text = reason.unwrap_or_default() + &text::classic(&printed);
-    replace(path, &text).map_err(|cause| Failure::Other(format!("write {}: {cause}", path.display())))?;
-    Ok(String::new())
+    match (textfile, failure) {
+        (None, None) => Ok(printed),
+        (None, Some(reason)) => Err(PrintError { printed, reason }.into()),
+        (Some(path), failure) => {
+            let reason = failure.map(|failure| format!("# {}\n", output::printable(&failure)));
+            let text = reason.unwrap_or_default() + &text::classic(&printed);
+            replace(path, &text).map_err(|cause| Failure::Other(format!("write {}: {cause}", path.display())))?;
+            Ok(String::new())
+        }
+    }
 }
 
 /// Replaces `path` by `text`: a reader sees the old file or the new one, and a crash leaves one of them.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let name = path.file_name().ok_or(ErrorKind::IsADirectory)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     // In the same directory, because it is renamed; not ending in .prom, which the collector would read.
-    let temporary = path.with_file_name(format!(".{}.{}", name.display(), std::process::id()));
-    let written = write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
-    written.inspect_err(|_| {
-        // Best effort: the write may have failed before there was a file.
-        let _ = fs::remove_file(&temporary);
-    })
-}
-
-/// Writes a new file, which no other program has made ready.
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    // If one remains, the next line says so.
-    let _ = fs::remove_file(path);
-    let mut file = File::create_new(path)?;
-    // Whatever the umask: the collector runs as another user.
-    file.set_permissions(Permissions::from_mode(0o644))?;
+    let mut file = NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
     file.write_all(text.as_bytes())?;
-    file.sync_all()
+    // Whatever the umask: the collector runs as another user.
+    file.as_file().set_permissions(Permissions::from_mode(0o644))?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
 }

@@ -22,12 +22,11 @@ impl Collector for All {
             samples,
         } in &self.0
         {
-            let with_unit = name
-                .rsplit_once('_')
-                .filter(|(_, unit)| matches!(*unit, "seconds" | "bytes"));
-            let unit = with_unit.map(|(_, unit)| Unit::Other(unit.to_owned()));
             // The encoder appends the unit to the name.
-            let name = with_unit.map_or(*name, |(name, _)| name);
+            let (name, unit) = match name.rsplit_once('_') {
+                Some((name, unit @ ("seconds" | "bytes"))) => (name, Some(Unit::Other(unit.to_owned()))),
+                _ => (*name, None),
+            };
             let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), *kind)?;
             for (labels, value) in samples {
                 if labels.is_empty() {

@@ -154,7 +154,9 @@ fn what_if_compares_where_the_gpus_are() {
         let locality = if none { "apart" } else { "one-node" };
         holds(
             row,
-            json!({"/numa_nodes": "1", "/locality": locality, "/fits/count": 1}),
+            json!({
+                "/containers/0/numa_nodes": "1", "/containers/0/locality/verdict": locality, "/until_full/count": 1,
+            }),
         );
     }
 }

@@ -49,7 +49,7 @@ pub(crate) struct Client {
 }
 
 /// A method's answer in JSON.
-fn parse<T: DeserializeOwned>(method: &str, answer: &str) -> Result<T, Failure> {
+pub(crate) fn parse<T: DeserializeOwned>(method: &str, answer: &str) -> Result<T, Failure> {
     serde_json::from_str(answer).map_err(|cause| {
         Failure::Other(format!(
             "{method} answers what this program does not understand; is it as new as the daemon? {cause}"

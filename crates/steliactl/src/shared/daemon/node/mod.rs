@@ -47,6 +47,14 @@ pub(crate) fn is_file_unusable(description: &Description) -> bool {
 /// What a former VM is, and what to do about it.
 pub(crate) const FORMER: &str = "released or ended, not isolated if still running";
 
+/// The same with when it ended, microseconds since the epoch, where that is known.
+pub(crate) fn former_since(ended_us: u64, now: u64) -> String {
+    match age(ended_us, now) {
+        ago if ago.is_empty() => FORMER.to_owned(),
+        ago => format!("released or ended {ago} ago, not isolated if still running"),
+    }
+}
+
 /// What isolates such a VM again.
 pub(crate) fn restart(description: &Description) -> &'static str {
     if is_file_unusable(description) {
@@ -58,12 +66,8 @@ pub(crate) fn restart(description: &Description) -> &'static str {
 
 /// "team-a/web: released or ended 43s ago, not isolated if still running; restart the container".
 pub(crate) fn former_in_words(description: &Description, pod: &Pod, ended_us: u64) -> String {
-    let (what, then) = FORMER.split_once(',').unwrap_or((FORMER, ""));
-    let when = match age(ended_us, now()).as_str() {
-        "" => String::new(),
-        ago => format!(" {ago} ago"),
-    };
-    format!("{pod}: {what}{when},{then}; {}", restart(description))
+    let what = former_since(ended_us, now());
+    format!("{pod}: {what}; {}", restart(description))
 }
 
 /// The VMs that were released or ended and may run on, not isolated, each with when that was, microseconds since the epoch: kubelet's file
