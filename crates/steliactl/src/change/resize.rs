@@ -9,7 +9,7 @@ use stelia_model::{Instance, PinnedThread};
 use tokio::time::{Instant, sleep};
 
 use crate::shared::daemon::{Client, Failure, Pod, is_file_unusable, options};
-use crate::shared::output::{Meaning, Render, TextStyle, hanging, paragraph, printable, stacked};
+use crate::shared::output::{Meaning, Render, TextStyle, paragraph, printable, stacked};
 
 /// How often the VM is looked at while its vCPUs are unplugged.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -50,11 +50,8 @@ impl Render for Resized {
             _ => ("NOTE", Meaning::Plain),
         };
         let effect = "kubectl replace --force deletes the pod: the VM restarts";
-        let steps = (1..)
-            .zip(self.fix.lines())
-            .map(|(at, step)| (if at == 1 { "      fix" } else { "" }, at, step));
-        let steps = steps.map(|(name, at, step)| hanging(name, 14, Meaning::Plain, &format!("{at}. {step}"), style));
-        stacked(label, &pod, &self.text, effect, "", style) + &steps.collect::<String>()
+        let steps = (1..).zip(self.fix.lines()).map(|(at, step)| format!("{at}. {step}\n"));
+        stacked(label, &pod, &self.text, effect, &steps.collect::<String>(), style)
     }
 
     fn failure(&self) -> Option<String> {

@@ -12,15 +12,13 @@ use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
 use crate::shared::kernel::threads::{self, Process};
 use crate::shared::output::{
-    Column, Fact, Meaning, Render, TextStyle, column, counted, cut, facts, now, paragraph, printable, table,
+    Column, Fact, Meaning, Render, TextStyle, column, counted, facts, now, paragraph, printable, table,
 };
 
 /// The columns of the first line of a VM, with its state at the right.
 const HEADING_WIDTH: usize = 80;
 /// The vCPUs that are named without `-l`.
 const MAX_VCPUS: usize = 8;
-/// What else is on the line of a unit's name without `-l`.
-const UNIT_BESIDE: usize = 40;
 
 pub(crate) const THREADS: [Column<threads::Thread>; 5] = [
     column("TID", |thread| thread.tid.to_string()),
@@ -132,7 +130,7 @@ impl VmDetails {
         let gap = room.saturating_sub(name.chars().count() + state.len()).max(2);
         let state = condition.meaning().paint(&state, style);
         let mut text = format!("{name}{:gap$}{state}\n", "");
-        text += &facts(&self.lines(shown, style), style);
+        text += &facts(&self.lines(shown), style);
         if let Some(locality) = self.locality.as_ref().filter(|_| shown.full) {
             text += &locality.text(style);
         }
@@ -147,7 +145,7 @@ impl VmDetails {
         text
     }
 
-    fn lines(&self, shown: &Shown<'_>, style: TextStyle) -> Vec<Fact> {
+    fn lines(&self, shown: &Shown<'_>) -> Vec<Fact> {
         let instance = &self.instance;
         let mut lines = Vec::new();
         // Nothing where the text is empty.
@@ -198,16 +196,12 @@ impl VmDetails {
         let rule = rule.map(|rule| format!(", adopted by rule {rule}")).unwrap_or_default();
         let pod = format!("{}, container {}{rule}", instance.pod, instance.container);
         say("Pod", &pod, Meaning::Plain);
-        let unit = instance.scope.name();
         if shown.full {
-            say("Unit", unit, Meaning::Plain);
+            say("Unit", instance.scope.name(), Meaning::Plain);
             say("Cgroup", instance.scope.as_str(), Meaning::Plain);
             say("", &format!("{} (container cgroup)", instance.origin), Meaning::Plain);
         } else {
-            let room = style
-                .width
-                .map_or(usize::MAX, |width| width.saturating_sub(UNIT_BESIDE));
-            let unit = format!("{}  (-l: full names, cgroups)", cut(unit, room));
+            let unit = format!("{}  (-l: full names, cgroups)", instance.scope.name());
             say("Unit", &unit, Meaning::Plain);
         }
         lines

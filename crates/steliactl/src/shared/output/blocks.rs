@@ -34,13 +34,7 @@ pub(crate) fn facts(facts: &[Fact], style: TextStyle) -> String {
     table(&FACTS, &rows.collect::<Vec<_>>(), style).replace('\u{a0}', " ")
 }
 
-/// A label with a text beside it, whose lines all begin in column `indent`.
-pub(crate) fn hanging(label: &str, indent: usize, meaning: Meaning, text: &str, style: TextStyle) -> String {
-    let label = format!("{label:<width$}", width = indent.saturating_sub(2));
-    facts(&[(label, text.to_owned(), meaning)], style)
-}
-
-/// A finding: its label, whom it is about and the fact; below these what follows and what to do, unless empty.
+/// A finding: its label, whom it is about and the fact; below these what follows and what to do, a line each, unless empty.
 pub(crate) fn stacked(
     (label, meaning): (&str, Meaning),
     subject: &str,
@@ -49,15 +43,14 @@ pub(crate) fn stacked(
     fix: &str,
     style: TextStyle,
 ) -> String {
-    let lines = [
-        (label, 6, meaning, format!("{subject}: {fact}")),
-        ("      effect", 14, Meaning::Plain, effect.to_owned()),
-        ("      fix", 14, Meaning::Plain, fix.to_owned()),
-    ];
-    let lines = lines.iter().filter(|(.., text)| !text.is_empty());
-    lines
-        .map(|(name, indent, meaning, text)| hanging(name, *indent, *meaning, text, style))
-        .collect()
+    let row = |label: String, text: &str, meaning| facts(&[(label, text.to_owned(), meaning)], style);
+    let labels = ["effect", "fix"].into_iter().chain(std::iter::repeat(""));
+    let effects = if effect.is_empty() { [].as_slice() } else { &[effect] };
+    let below = labels
+        .skip(1 - effects.len())
+        .zip(effects.iter().copied().chain(fix.lines()));
+    let below = below.map(|(label, text)| row(format!("      {label:<6}"), text, Meaning::Plain));
+    row(format!("{label:<4}"), &format!("{subject}: {fact}"), meaning) + &below.collect::<String>()
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use stelia_api::client::OwnedDict;
 use unicode_width::UnicodeWidthStr;
 use zbus::Variant;
 
-pub(crate) use blocks::{Fact, facts, hanging, stacked};
+pub(crate) use blocks::{Fact, facts, stacked};
 pub(crate) use stelia_table::{
     Column, Form, Grid, Meaning, OutputOptions, Render, TextStyle, column, counted, cut, now, paragraph, printable,
     properties, shorten, table, width,

@@ -99,7 +99,10 @@ fn json_has_the_report_and_the_record() {
 #[test]
 fn a_vm_that_is_not_in_the_report_has_no_locality() {
     let none = described("{}");
-    assert_eq!(VmLocality::of(&none, "far", &Roots::default(), &[]), None);
+    assert_eq!(
+        VmLocality::of(&none, "far", &Roots::below("/nowhere".as_ref()), &[]),
+        None
+    );
 }
 
 #[test]
