@@ -107,7 +107,8 @@ Exit codes:
        disturbed or cannot count; resize changed nothing; a pod of plan does not
        fit, or this is unknown
   2    wrong usage, or VM matches several VMs
-  3    no such VM, or PATTERN matches none; status: steliad is not running
+  3    no such VM, or PATTERN matches none, also if others of several do;
+       status: steliad is not running
 
 Standard output has data only; messages go to standard error. Output longer
 than the terminal goes through $SYSTEMD_PAGER, $PAGER or less. SYSTEMD_COLORS,
