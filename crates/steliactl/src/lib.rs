@@ -151,10 +151,10 @@ async fn run(
         } => {
             let client = client().await?;
             let selected = client.select(selection).await?;
-            let source = top::Source::of(&client, roots, &selected, *delay);
+            let (source, first) = top::Source::of(&client, roots, &selected, *delay);
             let is_live = count.is_none() && !output_options.form.is_data() && Cli::has_screen();
             selected.ended(if is_live {
-                top::live(source, output_options.style).await
+                top::live(source, first, output_options.style).await
             } else {
                 top::batch(source, *count, output_options).await
             })

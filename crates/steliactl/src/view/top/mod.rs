@@ -26,13 +26,11 @@ pub(crate) struct Source<'a> {
     delay: Duration,
     began: Instant,
     before: Sample,
-    /// Of the selected VMs that were released or ended, a sentence of each.
-    former: Vec<String>,
 }
 
 impl<'a> Source<'a> {
-    /// With the first sample.
-    pub(crate) fn of(client: &'a Client, roots: &'a Roots, selected: &'a Selected, delay: Duration) -> Self {
+    /// With the first sample, and what that says.
+    pub(crate) fn of(client: &'a Client, roots: &'a Roots, selected: &'a Selected, delay: Duration) -> (Self, Model) {
         let mut source = Self {
             client,
             roots,
@@ -40,40 +38,33 @@ impl<'a> Source<'a> {
             delay,
             began: Instant::now(),
             before: Sample::default(),
-            former: Vec::new(),
         };
-        source.sample(selected.described.clone());
-        source
+        let model = source.sample(selected.described.clone());
+        (source, model)
     }
 
-    /// Takes a sample; the one before is the answer.
-    fn sample(&mut self, mut described: Description) -> Sample {
+    /// The rates since the sample before.
+    fn sample(&mut self, mut described: Description) -> Model {
         let former = self.selection.former(&described).into_iter();
         let former = former.map(|(pod, ended_us)| former_in_words(&described, &pod, ended_us));
-        self.former = former.collect();
+        let former: Vec<String> = former.collect();
         // A VM that was selected may have ended.
         self.selection.retain(&mut described);
         let now = Sample::read(&described, self.roots, self.began.elapsed());
-        std::mem::replace(&mut self.before, now)
-    }
-
-    /// What is known without a second sample.
-    fn model(&self, before: &Sample) -> Model {
-        let model = rates(before, &self.before);
-        let former = if model.instances.is_empty() {
-            self.former.clone()
-        } else {
-            Vec::new()
-        };
-        Model { former, ..model }
+        let model = rates(&self.before, &now);
+        self.before = now;
+        let is_empty = model.instances.is_empty();
+        Model {
+            former: former.into_iter().filter(|_| is_empty).collect(),
+            ..model
+        }
     }
 
     /// The rates since the sample before, after the delay; a failed one changes nothing.
     async fn rates(&mut self) -> Result<Model, Failure> {
         tokio::time::sleep(self.delay).await;
         let described = self.client.describe().await?;
-        let before = self.sample(described);
-        Ok(self.model(&before))
+        Ok(self.sample(described))
     }
 
     /// The rates again and again, without an end. Waiting for the next ones may be given up and taken up again.
