@@ -77,6 +77,20 @@ fn a_released_vm_that_may_run_is_told_by_status_and_is_no_failure_of_verify() {
         panic!("a degraded VM fails")
     };
     assert!(!printed.contains(RELEASED), "it was not asked for: {printed}");
+    // Where it alone is asked for.
+    let told = |line: &[&str]| steliactl(a_vm().path(), line);
+    says(
+        &told(&["verify", "relea*"]).unwrap(),
+        &["NOTE  team-a/released: ", "No VMs. 1 released."],
+    );
+    let Err(Failure::Partial { printed, .. }) = told(&["verify", "relea*", "--require=pinned"]) else {
+        panic!("less than what is required fails")
+    };
+    says(&printed, &["FAIL  team-a/released: pinned is required", "Failed: 1 VM"]);
+    says(
+        &told(&["noise", "relea*"]).unwrap(),
+        &["NOTE  team-a/released: ", "nothing was counted"],
+    );
 }
 
 #[test]

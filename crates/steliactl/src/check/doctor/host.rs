@@ -1,8 +1,7 @@
 //! Checks of the kernel, systemd and the CPUs.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use stelia_cpus::CpuSet;
 use stelia_kernel::cgroup::hierarchy::CONTROLLERS;
@@ -32,20 +31,14 @@ pub(super) fn cgroup(seen: &Observed) -> CheckResult {
 
 /// Remote partitions came with Linux 6.7; a distribution may have backported them.
 pub(super) fn kernel(seen: &Observed) -> CheckResult {
-    // The root cgroup does not have the file, so it is looked for in any child with a cpuset.
-    let children = fs::read_dir(seen.root.join("sys/fs/cgroup"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let mut children = children.map(|child| child.path());
-    let child = children.find(|path| path.join("cpuset.cpus.partition").exists());
     let release = seen.text("proc/sys/kernel/osrelease");
-    let kernel = if release.is_empty() {
-        "release not known"
-    } else {
-        &release
+    let kernel = match release.as_str() {
+        "" => "release not known",
+        release => release,
     };
-    match child.map(|path| path.join("cpuset.cpus.exclusive").exists()) {
+    // The root cgroup does not have the file, so it is looked for in any child with a cpuset.
+    let partition = matching(&seen.root, "sys/fs/cgroup/*/cpuset.cpus.partition").next();
+    match partition.map(|path| path.with_file_name("cpuset.cpus.exclusive").exists()) {
         None => note(format!("{kernel}: no cgroup has the cpuset controller yet"), "", ""),
         Some(true) if release.is_empty() => note("release and partition type not known", "", ""),
         Some(true) if isolated_is_safe(kernel) => pass(format!("{kernel}; partition type: isolated")),
@@ -59,15 +52,17 @@ pub(super) fn kernel(seen: &Observed) -> CheckResult {
     }
 }
 
+/// The files below `root` that a pattern fits.
+fn matching(root: &Path, pattern: &str) -> impl Iterator<Item = PathBuf> {
+    let found = glob::glob(&root.join(pattern).to_string_lossy());
+    found.into_iter().flatten().flatten()
+}
+
 /// PID 1 maps `libsystemd-shared-<version>[.suffix].so`.
 pub(crate) fn version_of_systemd(root: &Path) -> Option<u32> {
-    let libraries = ["lib*/systemd", "lib/*-linux-gnu/systemd"]
-        .into_iter()
-        .filter_map(|folder| {
-            let pattern = root.join("usr").join(folder).join("libsystemd-shared-*");
-            glob::glob(pattern.to_str()?).ok()
-        });
-    libraries.flatten().flatten().find_map(|path| {
+    let everywhere = matching(root, "usr/lib*/systemd/libsystemd-shared-*");
+    let mut libraries = everywhere.chain(matching(root, "usr/lib/*-linux-gnu/systemd/libsystemd-shared-*"));
+    libraries.find_map(|path| {
         let version = path.file_name()?.to_str()?.strip_prefix("libsystemd-shared-")?;
         version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
     })

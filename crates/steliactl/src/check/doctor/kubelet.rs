@@ -24,7 +24,6 @@ const CORRECT: &str = "correct it before you restart kubelet";
 /// What to do where k3s hides flags.
 const UNHIDE: &str = "move --kubelet-arg to kubelet-arg in /etc/rancher/k3s/config.yaml, restart k3s";
 const NO_START: &str = "kubelet would not start";
-const USABLE: &str = "can be used";
 
 /// Whether it runs, its configuration can be read, and it ignores nothing there.
 pub(super) fn configuration(seen: &Observed) -> CheckResult {
@@ -175,22 +174,19 @@ pub(super) fn state(seen: &Observed) -> CheckResult {
     if let Some((cause, _)) = causes.into_iter().find(|(_, check)| is_failed(*check)) {
         return Err(cause);
     }
-    let why = match (&seen.described, &seen.files.cpus) {
-        (Ok(told), _) => {
-            let reason = told.problems.iter().find(|reason| OF_FILE.contains(&reason.code));
-            return reason.map_or_else(|| pass(USABLE), |reason| Ok(reported(reason)));
-        }
-        (_, Err(unusable)) => Some(unusable.text.clone()),
+    let of_file = |why: String| Reason::of_node(ReasonCode::KubeletUnusable, why);
+    let mut told = seen.described.iter().flat_map(|told| &told.problems);
+    let reason = match &seen.files.cpus {
+        _ if seen.described.is_ok() => told.find(|reason| OF_FILE.contains(&reason.code)).cloned(),
+        Err(unusable) => Some(of_file(unusable.text.clone())),
         _ if seen.allocator.source == CpuSource::Steliad => None,
-        (_, Ok(Some(state))) => unusable(state),
-        (_, Ok(None)) => seen
-            .kubelet()
-            .map(|_| Some("cpu_manager_state: No such file".to_owned()))?,
+        Ok(Some(state)) => unusable(state).map(of_file),
+        Ok(None) => {
+            seen.kubelet()?;
+            Some(of_file("cpu_manager_state: No such file".to_owned()))
+        }
     };
-    why.map_or_else(
-        || pass(USABLE),
-        |why| Ok(reported(&Reason::of_node(ReasonCode::KubeletUnusable, why))),
-    )
+    reason.map_or_else(|| pass("can be used"), |reason| Ok(reported(&reason)))
 }
 
 /// Whether kubelet starts with its configuration and its state files.

@@ -21,7 +21,7 @@ use crate::shared::output::{Column, Render, TextStyle, column, properties, table
 pub(crate) struct StateFile {
     file: String,
     /// Why it is refused, or why steliad would not act on it; empty if it would.
-    reason: String,
+    pub(crate) reason: String,
     is_refused: bool,
     schema: String,
     policy: String,

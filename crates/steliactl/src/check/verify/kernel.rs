@@ -7,7 +7,7 @@ use std::error::Error;
 use stelia_api::{ReasonCode, State};
 use stelia_cpus::CpuSet;
 use stelia_kernel::cgroup::{
-    CgroupError, CgroupPath, Cgroups, File, KernelCgroups, OUTSIDE, numbers, optional, populated, read_optional_cpus,
+    CgroupPath, Cgroups, File, KernelCgroups, OUTSIDE, numbers, optional, populated, read_optional_cpus,
 };
 use stelia_kernel::proc::{KernelProcs, ProcError, Procs, stat};
 use stelia_kernel::workqueue;
@@ -34,45 +34,24 @@ pub(super) type Checked = Result<Vec<Difference>, String>;
 
 /// Checks each VM that the daemon describes, by pod UID; with `-` if not all cgroups could be looked at.
 pub(super) fn check(description: &Description, roots: &Roots) -> BTreeMap<String, Checked> {
-    let kernel = Kernel {
+    let mut kernel = Kernel {
         cgroups: KernelCgroups::new(&roots.cgroup),
         procs: KernelProcs::new(&roots.proc),
         online: description.node.topology.online(),
+        others: Vec::new(),
+        workers: workqueue::in_force(&roots.sys).map_err(|cause| cause.to_string()),
     };
     let instances = &description.node.instances;
-    let isolated = instances
+    let alone = instances
         .values()
         .filter(|one| one.state == State::Isolated || is_kept(one));
-    let taken = isolated.flat_map(|one| one.exclusive.iter()).collect();
-    let mut others = Vec::new();
-    let looked = kernel.others(&taken, &mut others);
-    let workers = workqueue::in_force(&roots.sys).map_err(|cause| cause.to_string());
-    let check = |instance: &Instance| -> Result<Vec<Difference>, Box<dyn Error>> {
-        let mut found = kernel.vm(instance)?;
-        let changed = ReasonCode::PartitionChanged.name();
-        // Without a partition everybody may run there.
-        if instance.state == State::Isolated && found.iter().all(|(code, _)| *code != changed) {
-            found.extend(others_on(instance, &others));
-            let mask = workers.as_ref().map_err(String::as_str)?;
-            if mask.as_ref().is_some_and(|mask| !mask.is_disjoint(&instance.exclusive)) {
-                let file = "/sys/devices/virtual/workqueue/cpumask";
-                let text = format!("unbound kernel workers may run on its CPUs ({file})");
-                found.push(("workers", text));
-            }
-        }
-        if is_kept(instance) {
-            let units = OUTSIDE.map(|unit| CgroupPath::root().child(unit));
-            let is_outside = |(cgroup, _): &&(CgroupPath, CpuSet)| units.iter().any(|unit| cgroup.is_within(unit));
-            found.extend(others_on(instance, others.iter().filter(is_outside)));
-        }
-        Ok(found)
-    };
+    let looked = kernel.look_for_others(&alone.flat_map(|one| one.exclusive.iter()).collect());
     let unread = looked.err().map(|cause| {
         let text = format!("who else may run on the CPUs of VMs: {cause}");
         (NODE.to_owned(), Err(text))
     });
     let each = instances.iter();
-    each.map(|(uid, one)| (uid.to_string(), check(one).map_err(|cause| cause.to_string())))
+    each.map(|(uid, one)| (uid.to_string(), kernel.vm(one).map_err(|cause| cause.to_string())))
         .chain(unread)
         .collect()
 }
@@ -81,20 +60,6 @@ pub(super) fn check(description: &Description, roots: &Roots) -> BTreeMap<String
 fn is_kept(instance: &Instance) -> bool {
     let is_lsr = instance.allocation.as_ref().is_some_and(|one| one.qos == Qos::Lsr);
     instance.state == State::Pinned && !is_lsr
-}
-
-/// Cgroups of others that have some of its CPUs.
-fn others_on<'a>(
-    instance: &Instance,
-    others: impl IntoIterator<Item = &'a (CgroupPath, CpuSet)>,
-) -> Option<Difference> {
-    let tree = Tree::at(instance.scope.clone(), instance.isolation);
-    let is_there = |(cgroup, cpus): &&(CgroupPath, CpuSet)| {
-        !cpus.is_disjoint(&instance.exclusive) && !cgroup.is_within(tree.vcpu())
-    };
-    let there = others.into_iter().filter(is_there).map(|(cgroup, _)| cgroup);
-    let there: Vec<&CgroupPath> = there.collect();
-    (!there.is_empty()).then(|| ("others", format!("tasks of {} may run on its CPUs", first_few(&there))))
 }
 
 /// Whether a partition of this type has its CPUs alone. The kernel appends why one is invalid.
@@ -106,6 +71,10 @@ struct Kernel {
     cgroups: KernelCgroups,
     procs: KernelProcs,
     online: CpuSet,
+    /// The outermost cgroups with tasks that may run on CPUs which VMs are to have alone, each with these CPUs.
+    others: Vec<(CgroupPath, CpuSet)>,
+    /// Where the kernel's unbound workers may run.
+    workers: Result<Option<CpuSet>, String>,
 }
 
 impl Kernel {
@@ -155,6 +124,29 @@ impl Kernel {
             let strangers: Vec<i32> = inside.into_iter().collect();
             let text = format!("threads in the {name} that are no vCPUs: {}", first_few(&strangers));
             found.push(("other-threads", text));
+        }
+        // Without a partition everybody may run there.
+        let changed = ReasonCode::PartitionChanged.name();
+        let is_alone = instance.state == State::Isolated && found.iter().all(|(code, _)| *code != changed);
+        let units = OUTSIDE.map(|unit| CgroupPath::root().child(unit));
+        let is_kept_off = |cgroup: &CgroupPath| is_kept(instance) && units.iter().any(|unit| cgroup.is_within(unit));
+        let others = self.others.iter().filter(|(cgroup, cpus)| {
+            let is_other = !cpus.is_disjoint(&instance.exclusive) && !cgroup.is_within(vcpu);
+            is_other && (is_alone || is_kept_off(cgroup))
+        });
+        let others: Vec<&CgroupPath> = others.map(|(cgroup, _)| cgroup).collect();
+        if !others.is_empty() {
+            found.push(("others", format!("tasks of {} may run on its CPUs", first_few(&others))));
+        }
+        let workers = self.workers.as_ref().map_err(String::as_str);
+        if is_alone
+            && workers?
+                .as_ref()
+                .is_some_and(|mask| !mask.is_disjoint(&instance.exclusive))
+        {
+            let file = "/sys/devices/virtual/workqueue/cpumask";
+            let text = format!("unbound kernel workers may run on its CPUs ({file})");
+            found.push(("workers", text));
         }
         Ok(found)
     }
@@ -216,17 +208,19 @@ impl Kernel {
         Ok(optional(self.cgroups.read(cgroup, file))?.unwrap_or_default())
     }
 
-    /// Finds the outermost cgroups with tasks that may run on CPUs which partitions are to have alone. Below a cgroup that has none of them
-    /// no other has any: a partition takes its CPUs from all that are above it.
-    fn others(&self, taken: &CpuSet, found: &mut Vec<(CgroupPath, CpuSet)>) -> Result<(), Box<dyn Error>> {
+    /// Finds the cgroups with tasks that may run on these CPUs. Below a cgroup that has none of them no other has any: a partition takes its CPUs
+    /// from all that are above it.
+    fn look_for_others(&mut self, taken: &CpuSet) -> Result<(), Box<dyn Error>> {
         let (mut left, mut budget) = (vec![(CgroupPath::root(), taken.clone())], MAX_CGROUPS);
-        while let Some((cgroup, inherited)) = left.pop() {
-            let cpus = self.effective(&cgroup, &inherited)?.intersection(taken);
+        while let Some((cgroup, above)) = left.pop() {
+            // Where it does not have the controller, its tasks have what the one above it has.
+            let own = read_optional_cpus(&self.cgroups, &cgroup, File::CpusEffective)?;
+            let cpus = own.unwrap_or(above).intersection(taken);
             if cpus.is_empty() || is_valid(&self.text(&cgroup, File::Partition)?) {
                 continue;
             }
             if self.has_tasks(&cgroup)? {
-                found.push((cgroup.clone(), cpus.clone()));
+                self.others.push((cgroup.clone(), cpus.clone()));
                 if cgroup != CgroupPath::root() {
                     continue;
                 }
@@ -237,12 +231,6 @@ impl Kernel {
             left.extend(names.iter().map(|name| (cgroup.child(name), cpus.clone())));
         }
         Ok(())
-    }
-
-    /// The CPUs that tasks of a cgroup may run on: where it does not have the controller, what the one above it has.
-    fn effective(&self, cgroup: &CgroupPath, above: &CpuSet) -> Result<CpuSet, CgroupError> {
-        let own = read_optional_cpus(&self.cgroups, cgroup, File::CpusEffective)?;
-        Ok(own.unwrap_or_else(|| above.clone()))
     }
 
     /// Whether it has tasks of its own. A container has those of the cgroups below it too, of which it can make any number. The kernel's own

@@ -344,6 +344,33 @@ fn a_difference_is_told_once_whoever_found_it() {
     );
     assert_eq!(unrepaired.findings[0].fix, "restart");
     assert!(unrepaired.findings[1].fix.starts_with("move the process back"));
+    // What it would do for all VMs is told whatever is found of one.
+    let for_all = preview(&["-: set AllowedCPUs=0-3 of system.slice".to_owned()], &[]);
+    let all = found(
+        &untouched,
+        vec![(a, difference("affinity"))],
+        &for_all,
+        Demands::default(),
+    );
+    assert_eq!(told(&all), expected);
+    assert_eq!(all.findings[0].pod.pod_uid, "-");
+    // What only the daemon shows.
+    let mut node = tests::described();
+    let shown = [ReasonCode::NotQuiet, ReasonCode::CpusOffline].map(|code| Reason::of_node(code, "shown"));
+    instance_mut(&mut node, a).degraded.extend(shown);
+    let rows = preview(&[], &[[a, "cpus-offline", "CPU 5 is offline", "online it"]]);
+    let all = found(&node, Vec::new(), &rows, Demands::default());
+    let daemon = |code| (Kind::Daemon, code, true);
+    assert_eq!(told(&all), [daemon("not-quiet"), daemon("cpus-offline"), WAITS]);
+    assert!(!all.instances[0].verified);
+    // The threads of unplugged vCPUs, while the VM gives up CPUs.
+    let ended = preview(&[], &[[a, "thread-ended", "7 ended", "none"]]);
+    let mut node = tests::described();
+    for expected in [vec![daemon("thread-ended"), WAITS], vec![WAITS]] {
+        let all = found(&node, vec![(a, difference("thread-ended"))], &ended, Demands::default());
+        assert_eq!(told(&all), expected);
+        instance_mut(&mut node, a).pending_resize = Some(PendingResize::default());
+    }
 }
 
 #[test]
@@ -469,55 +496,6 @@ fn an_account_above_its_guarantee_fails_unless_only_now_counts() {
     says(&text(&past), &["NOTE  aaaaaaaa"]);
     let unread = with(Err(Failure::Other("damaged".to_owned())), false);
     assert_eq!(told(&unread)[0], (Kind::Ledger, "ledger", true));
-}
-
-#[test]
-fn what_the_daemon_would_do_for_all_vms_is_told_whatever_is_found_of_one() {
-    let plan = ["-: set AllowedCPUs=0-3 of system.slice".to_owned()];
-    let checked = vec![(PODS[0], difference("affinity"))];
-    let all = found(&described(), checked, &preview(&plan, &[]), Demands::default());
-    let expected = [(Kind::Daemon, "differs", true), (Kind::Kernel, "affinity", true), WAITS];
-    assert_eq!(
-        (told(&all).as_slice(), all.findings[0].pod.pod_uid.as_str()),
-        (&expected[..], "-")
-    );
-}
-
-#[test]
-fn what_only_the_daemon_shows_of_a_vm_is_a_finding_once() {
-    let mut node = described();
-    let reasons = [ReasonCode::NotQuiet, ReasonCode::CpusOffline].map(|code| Reason::of_node(code, "shown"));
-    instance_mut(&mut node, PODS[0]).degraded.extend(reasons);
-    let rows = preview(&[], &[[PODS[0], "cpus-offline", "CPU 5 is offline", "online it"]]);
-    let all = found(&node, Vec::new(), &rows, Demands::default());
-    let expected = [
-        (Kind::Daemon, "not-quiet", true),
-        (Kind::Daemon, "cpus-offline", true),
-        WAITS,
-    ];
-    assert_eq!(
-        (told(&all).as_slice(), all.instances[0].verified),
-        (&expected[..], false)
-    );
-}
-
-#[test]
-fn threads_of_unplugged_vcpus_are_no_finding_while_the_vm_gives_up_cpus() {
-    let mut node = described();
-    let ended = preview(&[], &[[PODS[0], "thread-ended", "7 ended", "none"]]);
-    let count = |node: &Description| {
-        found(
-            node,
-            vec![(PODS[0], difference("thread-ended"))],
-            &ended,
-            Demands::default(),
-        )
-        .findings
-        .len()
-    };
-    assert_eq!(count(&node), 2);
-    instance_mut(&mut node, PODS[0]).pending_resize = Some(PendingResize::default());
-    assert_eq!(count(&node), 1);
 }
 
 #[test]

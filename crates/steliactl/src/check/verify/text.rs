@@ -83,7 +83,8 @@ impl Verified {
             false => format!("{} {text}", of[0]),
         });
         let mut text = first_few(&texts.collect::<Vec<_>>());
-        if let Some(since) = first.since_us {
+        // Of several VMs the first that will fail, or that was released.
+        if let Some(since) = same.iter().filter_map(|one| one.since_us).min() {
             let until = match label.0 {
                 _ if first.code == RELEASED => " ago",
                 "WAIT" if !self.allow_waiting => "; fails after 60s",
@@ -104,7 +105,7 @@ impl Verified {
         for vm in self.instances.iter().filter(|one| one.verified) {
             *states.entry(vm.state.name()).or_default() += 1;
         }
-        let mut text = match self.instances.len() as u64 {
+        let mut verified = match self.instances.len() as u64 {
             0 => "No VMs".to_owned(),
             all => {
                 let verified = states.values().sum::<usize>();
@@ -113,25 +114,19 @@ impl Verified {
         };
         if states.keys().any(|state| *state != "isolated") {
             let states: Vec<String> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
-            text += &format!(" ({})", states.join(", "));
+            verified += &format!(" ({})", states.join(", "));
         }
         let failing = self.failing();
         let waits = |one: &&Finding| one.kind == Kind::Waiting && !failing.contains(&one.pod);
         let waiting = self.findings.iter().filter(waits).count();
         let released = self.findings.iter().filter(|one| one.code == RELEASED).count();
-        let counts = [(waiting, "waiting"), (released, "released")].into_iter();
-        let counts = counts.filter(|(count, _)| *count > 0);
-        let failed = self.failure().map(|failed| failed.replace("failed", "Failed"));
-        for part in failed
-            .into_iter()
-            .chain(counts.map(|(count, what)| format!("{count} {what}")))
-        {
-            text += &format!(". {part}");
-        }
-        text.push('.');
+        let mut parts = vec![verified];
+        parts.extend(self.failure().map(|failed| failed.replace("failed", "Failed")));
+        parts.extend((waiting > 0).then(|| format!("{waiting} waiting")));
+        parts.extend((released > 0).then(|| format!("{released} released")));
         if !self.not_checked.is_empty() && !self.instances.is_empty() {
-            text += &format!(" Not checked: {}.", self.not_checked);
+            parts.push(format!("Not checked: {}", self.not_checked));
         }
-        text
+        parts.join(". ") + "."
     }
 }
