@@ -46,7 +46,7 @@ pub const MAX_BYTES: usize = 3 << 19;
 const MAX_NAMED_DOCUMENTS: usize = 8;
 
 /// A pod that a manifest describes.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Described {
     /// The name of the Pod, or of the object that has its template.
     pub name: String,

@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use kubelet_planner::manifest::{self, Described, NodeRequirements};
 use kubelet_planner::variants;
-use serde_json::Value;
 use stelia_koordinator::allocator::command_line::names;
 use stelia_koordinator::allocator::evaluate::ScoringStrategy;
 use stelia_koordinator::allocator::{AllocationRequest, CpuSource};
@@ -131,12 +130,11 @@ impl PlanOptions {
                 let alone = [cpus.unwrap_or_default() + "memory=1"];
                 let words = if self.is_whole() { &self.containers[..] } else { &alone };
                 let pod = manifest::in_words(words);
+                let pod = pod.map_err(|cause| Failure::Usage(format!("--container: {cause}")))?;
                 Described {
                     name: "pod".to_owned(),
-                    pod: pod.map_err(|cause| Failure::Usage(format!("--container: {cause}")))?,
-                    document: Value::Null,
-                    requirements: NodeRequirements::default(),
-                    assumed: Vec::new(),
+                    pod,
+                    ..Described::default()
                 }
             }
         };
@@ -211,11 +209,9 @@ fn configuration(text: &str) -> Result<KubeletConfig, String> {
 
 /// What KubeVirt requires of the node of a VM: kubelet does not decide by it.
 fn not_considered(requirements: &NodeRequirements) -> Option<String> {
-    let parts = [
-        ("labels", requirements.labels_in_words()),
-        ("devices", requirements.devices_in_words()),
-    ];
-    let parts = parts.iter().filter(|(_, words)| !words.is_empty());
+    let (labels, devices) = (requirements.labels_in_words(), requirements.devices_in_words());
+    let parts = [("labels", labels), ("devices", devices)].into_iter();
+    let parts = parts.filter(|(_, words)| !words.is_empty());
     let parts: Vec<String> = parts.map(|(what, words)| format!("the {what} {words}")).collect();
     let text = "whether the node has what KubeVirt also requires is not considered";
     (!parts.is_empty()).then(|| format!("{text}: {}", parts.join(" and ")))

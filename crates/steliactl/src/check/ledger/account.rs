@@ -10,16 +10,16 @@ use crate::shared::output::{Render, TextStyle, counted, paragraph, printable, pr
 
 /// What the daemon says of a VM, with the names that every answer has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Of<T> {
+pub(crate) struct Named<T> {
     #[serde(flatten)]
     pub pod: Pod,
     #[serde(flatten)]
     pub said: T,
 }
 
-pub(crate) type VmAccount = Of<Account>;
+pub(crate) type VmAccount = Named<Account>;
 /// `--watch`: what ran on a VM's CPUs while the kernel was traced.
-pub(super) type Watched = Of<Attribution>;
+pub(super) type Watched = Named<Attribution>;
 
 impl VmAccount {
     /// By the name that the ledger has.
@@ -77,7 +77,7 @@ impl Render for VmAccount {
                 ("Last entry", account.seq.to_string()),
                 ("Its hash", account.hash.clone()),
             ];
-            facts.retain(|(name, fact)| !fact.is_empty() || *name == "Its hash");
+            facts.retain(|(_, fact)| !fact.is_empty());
             parts.push(paragraph(&printable(&self.pod.in_full()), style) + &properties(facts, style));
         }
         parts.extend(rows::sections(account).iter().map(|one| one.text(style)));

@@ -7,7 +7,8 @@ use stelia_ledger::verdict::{SignedHead, Verdict};
 
 use super::account::VmAccount;
 use super::rows::{self, Section};
-use super::{LedgerReader, Period, verification};
+use super::verification::{self, Key, Verification};
+use super::{LedgerReader, Period};
 use crate::shared::daemon::Failure;
 use crate::shared::kernel::{Roots, host_name};
 use crate::shared::located::clock;
@@ -35,13 +36,12 @@ struct Page<'a> {
 /// No such VM, or there is no answer.
 pub(super) async fn report(reader: &LedgerReader, vm: &str, period: Period, roots: &Roots) -> Result<String, Failure> {
     let account = reader.one(vm, period).await?.said;
-    let verdict = reader.verdict(&[], None).await?;
+    let Verification(verdict) = reader.verification(&[], None).await?;
     let (key, host) = match reader {
-        LedgerReader::Daemon(client) => (verification::key(client).await.ok(), host_name(&roots.proc)),
+        LedgerReader::Daemon(client) => (Key::of(client).await.ok(), host_name(&roots.proc)),
         LedgerReader::Copy(_) => Default::default(),
     };
-    let key = key.map(|key| key.key).unwrap_or_default();
-    let page = page_of(account, &verdict, &key, &host, now());
+    let page = page_of(account, &verdict, &key.unwrap_or_default().key, &host, now());
     page.map_err(|cause| Failure::Other(format!("write the report: {cause}")))
 }
 

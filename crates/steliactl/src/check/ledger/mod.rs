@@ -32,7 +32,7 @@ use account::{All, VmAccount, Watched};
 pub use html::page_of;
 use options::About;
 pub(crate) use options::LedgerOptions;
-use verification::Verification;
+use verification::{Key, Verification};
 
 /// The ledger files, below the root directory (systemd's `StateDirectory=` of the daemon).
 const FILES: &str = "var/lib/stelia/ledger";
@@ -56,15 +56,19 @@ pub(crate) async fn run(
     roots: &Roots,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
-    let reader = match &asked.directory {
+    let directory = match &asked.about {
+        Some(About::Verify { directory, .. }) => directory,
+        _ => &asked.directory,
+    };
+    let reader = match directory {
         Some(directory) => LedgerReader::Copy(directory.clone()),
         None => LedgerReader::Daemon(client().await?),
     };
     let (vm, period) = match (&asked.about, &reader, &asked.vm) {
         (Some(About::Key), LedgerReader::Daemon(client), _) => {
-            return output_options.print(&verification::key(client).await?);
+            return output_options.print(&Key::of(client).await?);
         }
-        (Some(About::Verify { key, expect }), ..) => {
+        (Some(About::Verify { key, expect, .. }), ..) => {
             return output_options.print(&reader.verification(key, expect.as_ref()).await?);
         }
         (_, _, None) => return output_options.print(&reader.all(asked.period(now())?).await?),
@@ -113,22 +117,18 @@ impl LedgerReader {
         Ok(VmAccount::of(account))
     }
 
-    /// `keys` are those that signatures of a copy must be of; without any, those that it names. `expected` is an entry's number and hash
-    /// that are known from elsewhere.
-    async fn verdict(&self, keys: &[String], expected: Option<&(u64, String)>) -> Result<Verdict, Failure> {
-        match self {
-            Self::Daemon(client) => answered(client, client.manager().verify_ledger(Dict::new())).await,
-            Self::Copy(directory) => verdict(directory, keys, expected),
-        }
-    }
-
-    /// Whether the ledger files are what was written; as [`Self::verdict`].
+    /// Whether the ledger files are what was written. `keys` are those that signatures of a copy must be of; without any, those that it names.
+    /// `expected` is an entry's number and hash that are known from elsewhere.
     pub(crate) async fn verification(
         &self,
         keys: &[String],
         expected: Option<&(u64, String)>,
     ) -> Result<Verification, Failure> {
-        Ok(Verification(self.verdict(keys, expected).await?))
+        let verdict = match self {
+            Self::Daemon(client) => answered(client, client.manager().verify_ledger(Dict::new())).await?,
+            Self::Copy(directory) => verdict(directory, keys, expected)?,
+        };
+        Ok(Verification(verdict))
     }
 }
 
@@ -197,7 +197,7 @@ async fn answered<T: DeserializeOwned>(
     client: &Client,
     call: impl Future<Output = zbus::Result<String>>,
 ) -> Result<T, Failure> {
-    parse("the ledger", &client.answer_while_alive(call).await?)
+    parse("Ledger", &client.answer_while_alive(call).await?)
 }
 
 /// The accounts of all VMs in copied ledger files.

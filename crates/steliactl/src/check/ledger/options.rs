@@ -38,7 +38,7 @@ pub(crate) struct LedgerOptions {
           conflicts_with_all = ["since", "until", "month", "html", "directory"])]
     pub(super) watch: Option<Duration>,
     /// Read copied ledger files in this directory. Does not need the daemon
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, value_name = "DIR")]
     pub(super) directory: Option<PathBuf>,
     #[command(subcommand)]
     pub(super) about: Option<About>,
@@ -53,6 +53,9 @@ pub(super) enum About {
     /// verifies the ledger. The exit code is 1 if there is a fault, and with --key or --expect also if these verify no entry or not every
     /// day that has ended. Cannot show what root changed before it was written.
     Verify {
+        /// Verify copied ledger files in this directory. Does not need the daemon
+        #[arg(long, value_name = "DIR")]
+        directory: Option<PathBuf>,
         /// The public key that must have signed, as `ledger key` printed it on the node. May be repeated. Without it, the keys named in
         /// the copy are used, which prove nothing
         #[arg(long, value_name = "KEY", requires = "directory", value_parser = public_key)]

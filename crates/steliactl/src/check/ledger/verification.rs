@@ -9,25 +9,25 @@ use crate::shared::daemon::{Client, Failure};
 use crate::shared::output::{Render, TextStyle, counted, now, paragraph, printable, properties};
 
 /// The public key with which a node signs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Key {
     /// Base64.
     pub key: String,
 }
 
-/// # Errors
-/// The daemon does not answer, or has no key.
-pub(super) async fn key(client: &Client) -> Result<Key, Failure> {
-    let mut key = client.answer_in_time(client.manager().ledger_key()).await?;
-    if key.is_empty() {
-        // The daemon says why there is no ledger, and opens one that was not open yet.
-        LedgerReader::Daemon(client.clone()).all((now(), 0)).await?;
-        key = client.answer_in_time(client.manager().ledger_key()).await?;
+impl Key {
+    /// # Errors
+    /// The daemon does not answer, or has no key.
+    pub(super) async fn of(client: &Client) -> Result<Self, Failure> {
+        let mut key = client.answer_in_time(client.manager().ledger_key()).await?;
+        if key.is_empty() {
+            // The daemon says why there is no ledger, and opens one that was not open yet.
+            LedgerReader::Daemon(client.clone()).all((now(), 0)).await?;
+            key = client.answer_in_time(client.manager().ledger_key()).await?;
+        }
+        let unsigned = || Failure::Other("the ledger is not signed: steliactl doctor".to_owned());
+        (!key.is_empty()).then_some(Self { key }).ok_or_else(unsigned)
     }
-    if key.is_empty() {
-        return Err(Failure::Other("the ledger is not signed: steliactl doctor".to_owned()));
-    }
-    Ok(Key { key })
 }
 
 impl Render for Key {

@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use stelia_api::Reason;
 use stelia_cpus::CpuSet;
+use stelia_koordinator::allocator::CpuSource;
 use stelia_model::Instance;
 
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, fact};
@@ -136,10 +137,10 @@ pub(crate) async fn run(
     what: &str,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
+    let description = client.describe().await?;
     let answer = match (what, cpu_number(what)) {
-        ("node", _) => of_node(&client.describe().await?, &host_name(&roots.proc)),
+        ("node", _) => of_node(&description, &host_name(&roots.proc)),
         (_, Some(cpu)) => {
-            let description = client.describe().await?;
             let fired = interrupts::measured(&roots.proc, MEASURE_INTERVAL).await;
             let pods = names(&description, root);
             cpu::answer(&description, &pods, cpu, fired.as_deref(), now())?
@@ -149,7 +150,6 @@ pub(crate) async fn run(
         }
         (_, None) => {
             let uid = client.find(what).await?.pod.pod_uid;
-            let description = client.describe().await?;
             let began = Instant::now();
             let before = slow::Reading::take(&description, &uid, roots, began.elapsed());
             tokio::time::sleep(MEASURE_INTERVAL).await;
@@ -172,9 +172,9 @@ fn of_node(description: &Description, host: &str) -> Answer {
     for problem in problems {
         answer.reason("Problem", problem);
     }
-    // A file that is damaged says nothing of the policy.
-    let configured = description.kubelet_config["cpuManagerPolicy"].as_str();
-    let policy = node.kubelet_policy.as_deref().or(configured);
+    // A file that is damaged says nothing of the policy, and steliad acts on no other than static.
+    let by_kubelet = (node.cpu_source == CpuSource::Kubelet).then_some("static");
+    let policy = node.kubelet_policy.as_deref().or(by_kubelet);
     let policy = policy.map_or(String::new(), |policy| format!(" (CPU manager policy {policy})"));
     answer.say("Assigned", format!("by {}{policy}", node.cpu_source.name()));
     answer

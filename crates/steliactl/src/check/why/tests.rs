@@ -102,7 +102,6 @@ fn each_screen_fits_a_terminal() {
         "container cpuset is 4, kubelet assigned 4-5",
     )];
     trouble.node.kubelet_policy = None;
-    trouble.kubelet_config["cpuManagerPolicy"] = "static".into();
     trouble.problems = vec![reason(
         ReasonCode::KubeletUnusable,
         "checksum mismatch (stored 1, computed 14413152)",

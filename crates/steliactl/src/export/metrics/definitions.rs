@@ -6,10 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use prometheus_client::metrics::MetricType;
 use stelia_api::ledger::LedgerSummary;
 use stelia_api::metrics::DurationHistogram;
-use stelia_api::quiet::CacheUse;
 use stelia_api::{Reason, State, ThreadRole};
 use stelia_cpus::CpuSet;
-use stelia_kubelet::PodUid;
 use stelia_model::Instance;
 
 use crate::shared::daemon::{Description, OnlineCpus};
@@ -38,10 +36,10 @@ pub(super) enum Value {
 }
 
 struct Vm<'a> {
-    pod: &'a PodUid,
+    pod: &'a str,
     instance: &'a Instance,
     described: &'a Description,
-    sample: &'a Sample,
+    counts: Option<&'a InstanceCounts>,
 }
 
 fn metric(kind: MetricType, name: &'static str) -> Family {
@@ -99,7 +97,7 @@ impl Family {
     /// and the join.
     fn vcpus(self, vms: &[Vm<'_>], value: fn(&ThreadCounts) -> Option<Value>) -> Self {
         vms.iter().fold(self, |family, vm| {
-            let threads = vm.counts().into_iter().flat_map(|counts| &counts.vcpus);
+            let threads = vm.counts.into_iter().flat_map(|counts| &counts.vcpus);
             family.series(threads.filter_map(|(index, one)| Some((vm.vcpu_labels(*index, one.cpu), value(one)?))))
         })
     }
@@ -110,7 +108,7 @@ impl Vm<'_> {
     /// putting the scraped pod's own name there.
     fn labels(&self) -> Labels {
         labels([
-            ("pod_uid", self.pod.as_str()),
+            ("pod_uid", self.pod),
             ("namespace", self.instance.namespace()),
             ("pod", self.instance.name()),
         ])
@@ -123,15 +121,7 @@ impl Vm<'_> {
             ThreadRole::IoThread(index) => format!("iothread-{index}"),
         };
         let cpu = cpu.map(|cpu| cpu.to_string()).unwrap_or_default();
-        labels([("pod_uid", self.pod.as_str()), ("vcpu", &name), ("cpu", &cpu)])
-    }
-
-    fn caches(&self) -> Option<&CacheUse> {
-        self.described.node.quiet.report.caches.get(self.pod.as_str())
-    }
-
-    fn counts(&self) -> Option<&InstanceCounts> {
-        self.sample.instances.get(self.pod.as_str())
+        labels([("pod_uid", self.pod), ("vcpu", &name), ("cpu", &cpu)])
     }
 
     /// How many of these can disturb its CPUs; `None` while `steliad-quiet` does not tell.
@@ -153,10 +143,10 @@ pub(super) fn up(is_up: bool) -> Family {
 pub(super) fn all(described: &Description, sample: &Sample) -> Vec<Family> {
     let vms = described.node.instances.iter();
     let vms = vms.map(|(pod, instance)| Vm {
-        pod,
+        pod: pod.as_str(),
         instance,
         described,
-        sample,
+        counts: sample.instances.get(pod.as_str()),
     });
     let vms: Vec<Vm<'_>> = vms.collect();
     let groups = [
@@ -294,13 +284,13 @@ fn of_vms(vms: &[Vm<'_>]) -> Vec<Family> {
         }),
         metric(Gauge, "stelia_instance_memory_away_ratio").help("Share of a VM's memory, without page cache, that is remote from its CPUs. Absent without exclusive CPUs.")
         .each(vms, |vm| {
-            let locality = vm.described.locality.instances.get(vm.pod.as_str())?;
+            let locality = vm.described.locality.instances.get(vm.pod)?;
             Some(Real(locality.away()?.ratio()))
         }),
         metric(Counter, "stelia_instance_float_cpu_seconds").help("CPU time of a VM's other threads.")
-            .each(vms, |vm| vm.counts()?.float_us.map(microseconds)),
+            .each(vms, |vm| vm.counts?.float_us.map(microseconds)),
         metric(Counter, "stelia_device_interrupts").help("Device interrupts on a VM's exclusive CPUs since boot. The rate is 0 if nothing disturbs them.")
-        .each(vms, |vm| vm.counts()?.device_interrupts.map(Whole)),
+        .each(vms, |vm| vm.counts?.device_interrupts.map(Whole)),
         metric(Gauge, "stelia_interrupts_remaining").help("Device interrupts that can reach a VM's exclusive CPUs. Absent if not steered or not known.")
         .each(vms, |vm| {
             let quiet = &vm.described.node.quiet;
@@ -312,9 +302,9 @@ fn of_vms(vms: &[Vm<'_>]) -> Vec<Family> {
             vm.left(threads.iter().map(|one| &one.cpus))
         }),
         metric(Gauge, "stelia_llc_occupancy_bytes").help("Last-level cache that a VM uses (resctrl).")
-        .each(vms, |vm| vm.caches()?.llc_bytes.map(Whole)),
+        .each(vms, |vm| vm.described.node.quiet.report.caches.get(vm.pod)?.llc_bytes.map(Whole)),
         metric(Counter, "stelia_memory_bandwidth_bytes").help("Memory traffic of a VM (resctrl).")
-            .each(vms, |vm| vm.caches()?.memory_bytes.map(Whole)),
+            .each(vms, |vm| vm.described.node.quiet.report.caches.get(vm.pod)?.memory_bytes.map(Whole)),
     ]
 }
 
@@ -328,7 +318,7 @@ fn of_ledger(ledger: &LedgerSummary, vms: &[Vm<'_>]) -> Vec<Family> {
     ];
     let signed = signed.map(|(label, value)| (label, value.as_str()));
     let signed = (ledger.enabled && !ledger.hash.is_empty()).then(|| (labels(signed), Whole(1)));
-    let of = |vm: &Vm<'_>| ledger.vms.get(vm.pod.as_str()).filter(|_| ledger.enabled);
+    let of = |vm: &Vm<'_>| ledger.vms.get(vm.pod).filter(|_| ledger.enabled);
     vec![
         metric(Gauge, "stelia_ledger_kept")
             .help("Whether the ledger is switched on and written: 1 or 0.")
