@@ -477,7 +477,7 @@ long-release: release # a release built once more: the same bytes
 	@$(MAKE) --no-print-directory -C $(AGAIN) release TOOLS=target/tools SOURCE_DATE_EPOCH=$(EPOCH) > $(AGAIN)/log 2>&1 || { tail -n 30 $(AGAIN)/log >&2; exit 1; }
 	diff $(DIST)/$(SUMS) $(AGAIN)/$(DIST)/$(SUMS) && rm -rf $(AGAIN)
 
-long-browser: # the map's picture and the ledger's report in a browser: nothing overlaps, nothing is complained of
+long-browser: # the ledger's report in a browser: nothing overlaps, nothing is complained of
 	@packaging/tools/host-packages chromium
 	@$(CARGO) test --quiet --locked -p stelia-simulator --features browser --test simulate -- browser::
 

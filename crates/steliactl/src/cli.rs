@@ -3,6 +3,7 @@
 pub mod help;
 
 use std::io::{self, IsTerminal};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -137,7 +138,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         selection: Selection,
         /// Print N plain tables and exit, with -o wide also of vCPUs
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = |text: &str| number(text, 1..=1_000_000))]
         count: Option<u32>,
         /// Time between two samples, in seconds
         #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
@@ -146,13 +147,7 @@ pub(crate) enum Command {
     /// Draw the node: every CPU with its owner
     ///
     /// Marks each CPU with its owner and the owner's state. With PATTERN, -n or --state, the CPUs of other pods have no mark of their own.
-    Map {
-        #[command(flatten)]
-        selection: Selection,
-        /// Write an SVG picture to FILE instead. Without FILE, or if FILE is -, writes to standard output
-        #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", conflicts_with = "json")]
-        svg: Option<PathBuf>,
-    },
+    Map(Selection),
     /// Print changes as they happen
     ///
     /// Prints one event per line, until interrupted. With PATTERN or -n, only events of these VMs; with --state, only changes to these states.
@@ -231,7 +226,7 @@ pub(crate) enum Command {
         #[arg(long)]
         dry_run: bool,
         /// Start no move after this many seconds
-        #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+        #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = |text: &str| number(text, 1..=86_400))]
         deadline: u32,
     },
     /// Give a VM another number of CPUs while it runs
@@ -244,7 +239,7 @@ pub(crate) enum Command {
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
         vm: String,
         /// Number of CPUs that the VM is to have
-        #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=8192))]
+        #[arg(long, value_name = "NUMBER", value_parser = |text: &str| number(text, 1..=8192))]
         cpus: u32,
         /// Only print what would be done
         #[arg(long)]
@@ -299,9 +294,16 @@ pub(crate) enum Export {
 
 /// A number of seconds, with a fraction.
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "expected a number of seconds".to_owned())?;
-    if !(0.1..=3600.0).contains(&seconds) {
-        return Err("expected 0.1 to 3600 seconds".to_owned());
-    }
+    let seconds = text
+        .parse::<f64>()
+        .ok()
+        .filter(|seconds| (0.1..=3600.0).contains(seconds));
+    let seconds = seconds.ok_or("expected a number of seconds, 0.1 to 3600")?;
     Ok(Duration::from_secs_f64(seconds))
+}
+
+/// A whole number of a range.
+fn number(text: &str, range: RangeInclusive<u32>) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| format!("expected a whole number, {} to {}", range.start(), range.end()))
 }

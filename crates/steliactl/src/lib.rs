@@ -101,25 +101,19 @@ async fn run(
         Command::List {
             selection, problems, ..
         } => {
-            let (described, selected) = client().await?.select(selection).await?;
-            let vms = list::Vms::of(&described, selected.as_ref(), *problems);
-            output_options.print(&vms.with_former(selection.former(&described)))
+            let selected = client().await?.select(selection).await?;
+            selected.ended(output_options.print(&list::Vms::of(&selected, *problems)))
         }
         Command::Show { selection, .. } if selection.is_all() => {
             Err(Failure::Usage("specify a VM (see steliactl list)".to_owned()))
         }
         Command::Show { selection, threads } => {
-            output_options.print(&show::gather(&client().await?, roots, selection, *threads, cli.common.full).await?)
+            let selected = client().await?.select(selection).await?;
+            selected.ended(output_options.print(&show::gather(&selected, roots, *threads, cli.common.full)?))
         }
-        Command::Map { selection, svg } => {
-            let (described, selected) = client().await?.select(selection).await?;
-            let former = selection.former(&described).into_iter().map(|(pod, _)| pod.pod_uid);
-            let selected = selected.map(|selected| selected.into_iter().chain(former).collect());
-            let map = map::gather(&described, roots, selected.as_ref());
-            match svg {
-                Some(path) => map.write_svg(path),
-                None => output_options.print(&map),
-            }
+        Command::Map(selection) => {
+            let selected = client().await?.select(selection).await?;
+            selected.ended(output_options.print(&map::gather(&selected, roots)))
         }
         Command::Why { what } => why::run(&client().await?, roots, root, what, output_options).await,
         Command::Export(Export::Metrics { textfile }) => {
@@ -130,10 +124,16 @@ async fn run(
             output_options.print(&report::gather(client().await, roots, root, *seconds).await)
         }
         Command::Verify { selection, demands } => {
-            output_options.print(&verify::gather(&client().await?, roots, selection, *demands).await?)
+            let client = client().await?;
+            let selected = client.select(selection).await?;
+            let verified = verify::gather(&client, roots, &selected, *demands).await?;
+            selected.ended(output_options.print(&verified))
         }
         Command::Ledger(asked) => ledger::run(asked, client, roots, output_options).await,
-        Command::Noise(selection) => output_options.print(&noise::gather(&client().await?, roots, selection).await?),
+        Command::Noise(selection) => {
+            let selected = client().await?.select(selection).await?;
+            selected.ended(output_options.print(&noise::gather(roots, &selected).await))
+        }
         Command::Reconcile { dry_run } => {
             output_options.print(&reconcile::reconcile(&client().await?, *dry_run).await?)
         }
@@ -149,12 +149,15 @@ async fn run(
             count,
             delay,
         } => {
-            let source = top::Source::of(&client().await?, roots, selection, *delay).await?;
-            if count.is_none() && !output_options.form.is_data() && Cli::has_screen() {
-                top::live(source, output_options.style).await
+            let client = client().await?;
+            let selected = client.select(selection).await?;
+            let (source, first) = top::Source::of(&client, roots, &selected, *delay);
+            let is_live = count.is_none() && !output_options.form.is_data() && Cli::has_screen();
+            selected.ended(if is_live {
+                top::live(source, first, output_options.style).await
             } else {
                 top::batch(source, *count, output_options).await
-            }
+            })
         }
         Command::Monitor(selection) => monitor::run(&client().await?, selection, output_options.form).await,
     }
@@ -167,8 +170,7 @@ const MIN_TERMINAL_LINES: usize = 24;
 fn finish(outcome: Result<String, Failure>, paged: bool) -> ExitCode {
     let (text, failure) = match outcome {
         Ok(text) => (text, None),
-        Err(Failure::Partial { printed, reason }) => (printed, Some(Failure::Other(reason))),
-        Err(failure) => (String::new(), Some(failure)),
+        Err(mut failure) => (failure.take_printed(), Some(failure)),
     };
     let written = pager::print(&text, paged);
     let failure = failure.or_else(|| written.err().map(|error| Failure::Other(format!("write: {error}"))));

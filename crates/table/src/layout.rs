@@ -37,6 +37,11 @@ impl TextStyle {
             coloured: coloured(),
         }
     }
+
+    /// Whether hints and counts are wanted besides the data.
+    pub fn is_for_people(self) -> bool {
+        self.is_terminal || self.width.is_some()
+    }
 }
 
 /// Whole and without colours, with header lines or not.
@@ -46,13 +51,6 @@ impl From<bool> for TextStyle {
             legend,
             ..Self::default()
         }
-    }
-}
-
-impl TextStyle {
-    /// Whether hints and counts are wanted besides the data.
-    pub fn is_for_people(self) -> bool {
-        self.is_terminal || self.width.is_some()
     }
 }
 
@@ -104,16 +102,6 @@ pub(crate) enum Fit {
     Wrap,
 }
 
-impl Fit {
-    fn lines(self, text: &str, width: usize) -> Vec<String> {
-        match self {
-            Self::Cut => vec![cut(text, width)],
-            Self::Shorten => vec![shorten(text, width)],
-            Self::Wrap => wrap(text, width),
-        }
-    }
-}
-
 /// How a column is laid out, whatever its rows are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
@@ -122,7 +110,8 @@ pub(crate) struct Layout {
     pub wide: bool,
     pub yields: u8,
     pub fit: Fit,
-    pub whole: bool,
+    /// The width below which it is not cut while another column can become narrower; 0: as `fit` has it.
+    pub least: usize,
     /// What stands for an empty value.
     pub empty: &'static str,
 }
@@ -143,7 +132,7 @@ pub const fn column<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<
             wide: false,
             yields: 0,
             fit: Fit::Cut,
-            whole: false,
+            least: 0,
             empty: "-",
         },
         cell,
@@ -188,8 +177,13 @@ impl<T> Column<T> {
     }
 
     /// No value of the column is cut, and no word of a sentence is broken, while another column can become narrower.
-    pub const fn whole(mut self) -> Self {
-        self.layout.whole = true;
+    pub const fn whole(self) -> Self {
+        self.at_least(usize::MAX)
+    }
+
+    /// It is not cut below this width while another column can become narrower.
+    pub const fn at_least(mut self, width: usize) -> Self {
+        self.layout.least = width;
         self
     }
 
@@ -266,7 +260,7 @@ impl Grid {
         }
         for cells in &self.rows {
             let cell = |column: &Shown| match cells.get(column.at) {
-                Some(cell) => (column.layout.fit.lines(&cell.text, column.width), cell.meaning),
+                Some(cell) => (lines(&cell.text, column), cell.meaning),
                 None => (Vec::new(), Meaning::Absent),
             };
             row(&mut text, &shown, cell, style);
@@ -282,6 +276,15 @@ pub fn table<'a, T: 'a>(
     style: impl Into<TextStyle>,
 ) -> String {
     Grid::of(columns, rows).text(style)
+}
+
+/// The lines of a value in its column.
+fn lines(text: &str, column: &Shown) -> Vec<String> {
+    match column.layout.fit {
+        Fit::Cut => vec![cut(text, column.width)],
+        Fit::Shorten => vec![shorten(text, column.width)],
+        Fit::Wrap => wrap(text, column.width),
+    }
 }
 
 pub(crate) fn longest_word(text: &str) -> usize {

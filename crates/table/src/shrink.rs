@@ -1,5 +1,7 @@
 //! Narrowing the columns of a table to the terminal's width.
 
+use std::cmp::Reverse;
+
 use unicode_width::UnicodeWidthStr;
 
 use crate::layout::{Fit, Layout, TextStyle, longest_word};
@@ -21,6 +23,8 @@ pub(crate) struct Shown {
     pub width: usize,
     /// The width to which it only takes more lines: of its heading's words and values, or of a sentence without breaking a word.
     least_whole: usize,
+    /// The width to which it is cut while another column can become narrower.
+    least: usize,
 }
 
 impl Shown {
@@ -32,56 +36,56 @@ impl Shown {
         has_heading: bool,
     ) -> Self {
         let widest = values.clone().map(UnicodeWidthStr::width).max().unwrap_or(0);
-        let values = match layout.fit {
-            Fit::Wrap if layout.whole => values.map(longest_word).max().unwrap_or(0),
-            Fit::Wrap => values.map(longest_word).max().unwrap_or(0).max(SENTENCE_WIDTH),
-            Fit::Cut | Fit::Shorten => widest,
+        let (values, least) = match layout.fit {
+            Fit::Wrap => {
+                let sentence = if layout.least > 0 { 0 } else { SENTENCE_WIDTH };
+                (
+                    values.map(longest_word).max().unwrap_or(0).max(sentence),
+                    MIN_TEXT_WIDTH,
+                )
+            }
+            Fit::Shorten => (widest, MIN_TEXT_WIDTH),
+            Fit::Cut => (widest, MIN_COLUMN_WIDTH),
         };
+        let least_whole = values.max(longest_word(layout.heading));
         Self {
             at,
             layout,
             width: widest.max(if has_heading { layout.heading.width() } else { 0 }),
-            least_whole: values.max(longest_word(layout.heading)),
+            least_whole,
+            least: if layout.least > 0 {
+                layout.least.min(least_whole)
+            } else {
+                least
+            },
         }
     }
 
-    /// The width to which it is cut while another column can become narrower.
-    fn least(&self) -> usize {
-        match self.layout.fit {
-            _ if self.layout.whole => self.least_whole,
-            Fit::Cut => MIN_COLUMN_WIDTH,
-            Fit::Shorten | Fit::Wrap => MIN_TEXT_WIDTH,
+    /// When it becomes narrower: first columns take more lines, then those of the highest rank are cut, and those without a rank last. `None`: it
+    /// cannot.
+    fn turn(&self) -> Option<u8> {
+        let may_be_tiny = self.layout.fit != Fit::Wrap && self.layout.least == 0;
+        match self.width {
+            0 | 1 => None,
+            width if width > self.least_whole => Some(0),
+            width if width > self.least => Some(10 - self.layout.yields),
+            width if may_be_tiny && width > MIN_COLUMN_WIDTH / 2 => Some(11),
+            _ => Some(12),
         }
     }
 }
 
-/// The columns, as narrow as they must be to fit into the style's width; those of the wide form keep their widths. First they take more
-/// lines, then those of the highest rank are cut, and those without a rank last.
+/// The columns, as narrow as they must be to fit into the style's width; those of the wide form keep their widths. It is always the widest
+/// whose turn it is that becomes narrower.
 pub(crate) fn fit_columns(mut columns: Vec<Shown>, style: TextStyle) -> Vec<Shown> {
-    if let Some(width) = style.width.filter(|_| !style.wide) {
-        narrow(&mut columns, width, |_| true, |one| one.least_whole);
-        for rank in (0..=9).rev() {
-            narrow(&mut columns, width, |one| one.layout.yields == rank, Shown::least);
+    let room = style.width.filter(|_| !style.wide).unwrap_or(usize::MAX);
+    let gaps = COLUMN_GAP * columns.len().saturating_sub(1);
+    while columns.iter().map(|one| one.width).sum::<usize>() + gaps > room {
+        let turns = columns.iter_mut().filter_map(|one| Some((Reverse(one.turn()?), one)));
+        match turns.max_by_key(|(turn, one)| (*turn, one.width)) {
+            Some((_, widest)) => widest.width -= 1,
+            None => break,
         }
-        narrow(
-            &mut columns,
-            width,
-            |one| one.layout.fit != Fit::Wrap && !one.layout.whole,
-            |_| MIN_COLUMN_WIDTH / 2,
-        );
-        narrow(&mut columns, width, |_| true, |_| 1);
     }
     columns
-}
-
-/// Takes always from the widest of these columns, until all fit into `width` or none of these can become narrower.
-fn narrow(columns: &mut [Shown], width: usize, of: impl Fn(&Shown) -> bool, least: impl Fn(&Shown) -> usize) {
-    let gaps = COLUMN_GAP * columns.len().saturating_sub(1);
-    for _ in width..columns.iter().map(|one| one.width).sum::<usize>() + gaps {
-        let candidates = columns.iter_mut().filter(|one| of(one) && one.width > least(one));
-        match candidates.max_by_key(|one| one.width) {
-            Some(widest) => widest.width -= 1,
-            None => return,
-        }
-    }
 }

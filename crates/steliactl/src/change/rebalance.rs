@@ -3,16 +3,13 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use stelia_api::BUS_NAME;
 use stelia_api::client::{JobProxy, MoveRow};
 use stelia_koordinator::allocator::CpuSource;
 use stelia_model::JobPhase;
 use tokio::time::{Instant, sleep};
-use zbus::fdo::DBusProxy;
-use zbus::names::BusName;
 use zbus::proxy::CacheProperties;
 
-use crate::shared::daemon::{Client, Description, Failure, Pod, Pods};
+use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, options};
 use crate::shared::output::{Column, Render, TextStyle, column, counted, paragraph, printable, table};
 
 /// How often the job is looked at.
@@ -112,17 +109,22 @@ pub(crate) async fn rebalance(
         to,
         gain,
     };
-    let (path, planned) = client.rebind(&scope, deadline_s, dry_run).await?;
+    let rebind = client.manager().rebind(&scope, deadline_s, options(dry_run));
+    let (path, planned) = client.answer_while_alive(rebind).await?;
     done.moves = planned.into_iter().map(moved).collect();
     if dry_run {
         return Ok(done);
     }
     let job = JobProxy::builder(client.connection()).cache_properties(CacheProperties::No);
     let job = job.path(&path).build().await?;
-    let bus = DBusProxy::new(client.connection()).await?;
     let mut away: Option<Instant> = None;
+    // Reading the job would start a daemon that was stopped, and describing does not.
+    let phase = async || {
+        client.describe().await?;
+        client.answer_in_time(job.phase()).await
+    };
     done.phase = loop {
-        match phase_of(client, &bus, &job).await {
+        match phase().await {
             Ok(phase) if phase == JobPhase::Pending.name() => away = None,
             Ok(phase) => break phase,
             Err(Failure::NoSuchInstance(gone)) => return Err(Failure::Other(format!("the job is gone: {gone}"))),
@@ -136,15 +138,6 @@ pub(crate) async fn rebalance(
     done.moves = moves.into_iter().map(moved).collect();
     done.job = Some(path.to_string());
     Ok(done)
-}
-
-/// The job's phase. Reading it would start a daemon that was stopped.
-async fn phase_of(client: &Client, bus: &DBusProxy<'_>, job: &JobProxy<'_>) -> Result<String, Failure> {
-    let name = BusName::try_from(BUS_NAME)?;
-    if !client.answer_in_time(bus.name_has_owner(name)).await? {
-        return Err(Failure::NotRunning(1));
-    }
-    client.answer_in_time(job.phase()).await
 }
 
 #[cfg(test)]

@@ -2,12 +2,10 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use stelia_api::{Reason, State};
 
-use crate::check::group_by_key;
-use crate::check::verify::{MAX_WAIT_US, subject};
-use crate::shared::daemon::{Client, Condition, Description, Failure, Pod, Pods, counts, lines_by_pod, reason_of};
-use crate::shared::output::{Meaning, Render, TextStyle, counted, now, paragraph, printable, stacked};
+use crate::check::verify::told;
+use crate::shared::daemon::{Client, Condition, Description, Failure, Pods, counts, lines_by_pod};
+use crate::shared::output::{Render, TextStyle, counted, paragraph, printable};
 
 /// The daemon's answer.
 #[derive(Debug, Serialize)]
@@ -30,19 +28,6 @@ pub(crate) async fn reconcile(client: &Client, dry_run: bool) -> Result<Reconcil
         report: client.reconcile(dry_run).await?,
         described: client.describe().await.ok(),
         dry_run,
-    })
-}
-
-/// The reasons of an answer of the daemon's, each with the UID of its pod or of the node, and its code, which a newer daemon may have alone.
-pub(crate) fn reasons(report: &Map<String, Value>) -> impl Iterator<Item = (&str, &str, Reason)> {
-    let rows = report.get("reasons").and_then(Value::as_array);
-    rows.into_iter().flatten().filter_map(|row| {
-        let (uid, reason) = row.as_array()?.split_first()?;
-        Some((
-            uid.as_str()?,
-            reason.first()?.as_str()?,
-            reason_of(&Value::from(reason))?,
-        ))
     })
 }
 
@@ -76,47 +61,24 @@ impl Reconciled {
 }
 
 impl Render for Reconciled {
-    /// What remains wrong and which VMs wait, each reason once, the changes of a dry run, and the summary.
+    /// What remains wrong and which VMs wait, the changes of a dry run, and the summary.
     fn text(&self, style: TextStyle) -> String {
+        let told = self.described.clone().map(|described| told(described, &self.report));
+        let mut text = told.iter().map(|told| told.blocks(style)).collect::<String>();
         let pods = self.described.as_ref().map(Pods::of).unwrap_or_default();
-        let wrong = reasons(&self.report).map(|(uid, _, reason)| (pods.get(uid), ("WARN", Meaning::Attention), reason));
-        let vms = self
-            .described
-            .iter()
-            .flat_map(|described| described.node.instances.iter());
-        let waiting = vms
-            .filter(|(_, one)| one.state == State::Waiting)
-            .filter_map(|(uid, one)| {
-                let reason = one.not_isolated.clone()?;
-                let is_late = now().saturating_sub(one.state_since_us) > MAX_WAIT_US;
-                let label = if is_late { "WARN" } else { "WAIT" };
-                Some((Pod::of(uid, one), (label, Meaning::Attention), reason))
-            });
-        let left: Vec<(Pod, _, Reason)> = wrong.chain(waiting).collect();
-        // A VM that waits may have started a moment ago.
-        let is_something_wrong = left.iter().any(|(_, (label, _), _)| *label == "WARN");
-        let mut text = String::new();
-        let by_text = left
-            .iter()
-            .map(|(pod, label, reason)| ((*label, reason.code, reason.text.as_str()), (pod, reason)));
-        for ((label, ..), same) in group_by_key(by_text) {
-            let reason = same[0].1;
-            let mut pods: Vec<&Pod> = same.iter().map(|(pod, _)| *pod).collect();
-            pods.dedup();
-            let (subject, effect) = (subject(&pods), reason.code.effect());
-            let text_of_all = if same.iter().any(|(_, other)| other.fix != reason.fix) {
-                format!("{}; the fix is that of the first", reason.text)
-            } else {
-                reason.text.clone()
-            };
-            text += &stacked(label, &subject, &text_of_all, effect, &reason.fix, style);
-        }
         for (uid, step) in lines_by_pod(&self.report, "plan") {
-            text += &paragraph(&printable(&format!("{}: {step}", subject(&[&pods.get(uid)]))), style);
+            let whose = if uid == "-" {
+                "node".to_owned()
+            } else {
+                pods.get(uid).to_string()
+            };
+            text += &paragraph(&printable(&format!("{whose}: {step}")), style);
         }
         if !text.is_empty() {
             text.push('\n');
         }
+        // A VM that waits may have started a moment ago.
+        let is_something_wrong = told.is_some_and(|told| told.failure().is_some());
         text + &paragraph(&self.summary(is_something_wrong), style)
     }
 }
@@ -126,7 +88,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::shared::daemon::node::testing::{PODS, node};
+    use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
     use crate::tests::fixtures::{columns, text};
 
     fn answer(report: Value, dry_run: bool) -> Reconciled {
@@ -149,8 +111,13 @@ mod tests {
         ];
         let report = json!({"reasons": reasons, "steps": 9, "moves": 1, "repaired": 2, "pass": 7});
         insta::assert_snapshot!(answer(report, false).text(columns(80)));
-        let nothing = answer(json!({"reasons": [], "steps": 0}), false);
-        assert!(text(&nothing).starts_with("Nothing to repair. 2 VMs: "));
+        let mut nothing = answer(json!({"reasons": [], "steps": 0}), false);
+        instance_mut(nothing.described.as_mut().unwrap(), PODS[1]).state_since_us = crate::shared::output::now();
+        let text = text(&nothing);
+        assert!(
+            text.contains("\nNothing to repair. 2 VMs: ") && text.starts_with("WAIT  "),
+            "{text}"
+        );
     }
 
     #[test]

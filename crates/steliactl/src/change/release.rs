@@ -2,34 +2,22 @@
 
 use serde::Serialize;
 
-use crate::shared::daemon::{Client, Failure, Pod, restart};
+use crate::shared::daemon::{Client, Failure, Pod, options, restart};
 use crate::shared::output::{Render, TextStyle, paragraph, printable};
 
-/// The VM and the CPUs that it had. As JSON the pod alone.
+/// The VM that was released. As JSON the pod alone.
 #[derive(Serialize)]
+#[serde(transparent)]
 pub(crate) struct Released {
-    #[serde(flatten)]
     pod: Pod,
+    /// What happened, and what isolates the VM again.
     #[serde(skip)]
-    cpus: String,
-    /// What isolates the VM again.
-    #[serde(skip)]
-    undo: &'static str,
+    text: String,
 }
 
 impl Render for Released {
     fn text(&self, style: TextStyle) -> String {
-        let (pod, cpus) = (self.pod.in_full(), &self.cpus);
-        let cpus = if cpus.is_empty() {
-            String::new()
-        } else {
-            format!(" CPUs {cpus}")
-        };
-        let done = format!(
-            "{pod}: released{cpus}; the VM keeps running, unisolated. Undo: {}",
-            self.undo
-        );
-        paragraph(&printable(&done), style)
+        paragraph(&printable(&self.text), style)
     }
 
     fn names(&self) -> Vec<String> {
@@ -40,11 +28,16 @@ impl Render for Released {
 /// # Errors
 /// No such VM, or the daemon refuses.
 pub(crate) async fn release(client: &Client, vm: &str) -> Result<Released, Failure> {
-    let (pod, cpus) = client.deregister(vm).await?;
-    // Where the daemon does not describe the node any more, nothing is known to be wrong with it.
-    let undo = client
-        .describe()
-        .await
-        .map_or("restart the container", |node| restart(&node));
-    Ok(Released { pod, cpus, undo })
+    let found = client.find(vm).await?;
+    let deregister = client.manager().deregister(&found.pod.pod_uid, options(false));
+    client.answer_while_alive(deregister).await?;
+    let cpus = match &found.instance.exclusive {
+        none if none.is_empty() => String::new(),
+        cpus => format!(" CPUs {cpus}"),
+    };
+    let (pod, undo) = (found.pod.in_full(), restart(&found.described));
+    Ok(Released {
+        text: format!("{pod}: released{cpus}; the VM keeps running, unisolated. Undo: {undo}"),
+        pod: found.pod,
+    })
 }

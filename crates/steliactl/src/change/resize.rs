@@ -1,7 +1,6 @@
 //! `resize`: another number of CPUs for a VM whose CPUs steliad assigned. Where kubelet assigned them nothing changes, and what to do instead
 //! is said.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -9,8 +8,8 @@ use stelia_api::ThreadRole;
 use stelia_model::{Instance, PinnedThread};
 use tokio::time::{Instant, sleep};
 
-use crate::shared::daemon::{Client, Description, Failure, Pod, is_file_unusable};
-use crate::shared::output::{Meaning, Render, TextStyle, hanging, paragraph, printable, stacked};
+use crate::shared::daemon::{Client, Failure, Pod, is_file_unusable, options};
+use crate::shared::output::{Meaning, Render, TextStyle, paragraph, printable, stacked};
 
 /// How often the VM is looked at while its vCPUs are unplugged.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -43,18 +42,16 @@ impl Render for Resized {
 
     fn text(&self, style: TextStyle) -> String {
         let pod = self.pod.to_string();
-        match self.fix.split_once('\n') {
-            None => paragraph(&printable(&format!("{pod}: {}", self.text)), style),
-            Some((edit, run)) => {
-                let label = match self.outcome {
-                    REFUSED => ("FAIL", Meaning::Broken),
-                    _ => ("NOTE", Meaning::Plain),
-                };
-                let effect = "kubectl replace --force deletes the pod: the VM restarts";
-                stacked(label, &pod, &self.text, effect, &format!("1. {edit}"), style)
-                    + &hanging("", 14, Meaning::Plain, &format!("2. {run}"), style)
-            }
+        if self.fix.is_empty() {
+            return paragraph(&printable(&format!("{pod}: {}", self.text)), style);
         }
+        let label = match self.outcome {
+            REFUSED => ("FAIL", Meaning::Broken),
+            _ => ("NOTE", Meaning::Plain),
+        };
+        let effect = "kubectl replace --force deletes the pod: the VM restarts";
+        let steps = (1..).zip(self.fix.lines()).map(|(at, step)| format!("{at}. {step}\n"));
+        stacked(label, &pod, &self.text, effect, &steps.collect::<String>(), style)
     }
 
     fn failure(&self) -> Option<String> {
@@ -67,68 +64,52 @@ impl Render for Resized {
 /// # Errors
 /// There is no such VM, the daemon refuses, or the guest does not unplug vCPUs.
 pub(crate) async fn resize(client: &Client, vm: &str, cpus: u32, dry_run: bool) -> Result<Resized, Failure> {
-    let pod = client.find(vm).await?.pod;
-    let description = client.describe().await?;
-    let instance = instance(&description, &pod)?;
-    if instance.allocation.is_none() {
-        return Ok(by_kubelet(
-            pod,
-            &instance,
-            cpus,
-            dry_run,
-            is_file_unusable(&description),
-        ));
-    }
-    let (to, waits) = client.resize(&pod.pod_uid, cpus, dry_run).await?;
-    if !dry_run {
-        follow(client, &pod, &to).await?;
-    }
-    Ok(Resized {
-        pod,
-        from: instance.exclusive.to_string(),
+    let found = client.find(vm).await?;
+    let instance = &found.instance;
+    let from = instance.exclusive.to_string();
+    let mut resized = Resized {
+        pod: found.pod,
         outcome: if dry_run { "planned" } else { "done" },
-        text: words(&instance, cpus, &to, waits, dry_run),
-        to,
+        text: format!("has {cpus} CPUs already: {from}"),
         fix: String::new(),
-    })
-}
-
-fn by_kubelet(pod: Pod, instance: &Instance, cpus: u32, dry_run: bool, is_node_damaged: bool) -> Resized {
-    let (from, container) = (instance.exclusive.to_string(), &instance.container);
-    if instance.exclusive.len() == cpus as usize {
-        return Resized {
-            pod,
-            outcome: if dry_run { "planned" } else { "done" },
-            text: format!("has {cpus} CPUs already: {from}"),
-            fix: String::new(),
-            to: from.clone(),
-            from,
-        };
-    }
-    Resized {
-        pod,
-        outcome: if dry_run { "planned" } else { REFUSED },
-        text: format!(
-            "kubelet assigned CPUs {from}, and a pod keeps its CPUs until it is deleted{}",
-            if is_node_damaged {
-                "; the node isolates no new VM now, so mend it first: steliactl why node"
-            } else {
-                ""
-            }
-        ),
-        fix: format!(
-            "set cpu: \"{cpus}\" in requests and limits of container {container} in MANIFEST\n\
-             kubectl replace --force -f MANIFEST"
-        ),
         to: from.clone(),
         from,
+    };
+    if instance.allocation.is_some() {
+        let resize = client.manager().resize(&resized.pod.pod_uid, cpus, options(dry_run));
+        let (to, waits) = client.answer_while_alive(resize).await?;
+        if !dry_run {
+            follow(client, &resized.pod, &to).await?;
+        }
+        resized.text = words(instance, cpus, &to, waits, dry_run);
+        resized.to = to;
+    } else if instance.exclusive.len() != cpus as usize {
+        let is_node_damaged = is_file_unusable(&found.described);
+        resized.is_up_to_kubelet(&instance.container, cpus, dry_run, is_node_damaged);
     }
+    Ok(resized)
 }
 
-/// The instance as the daemon describes it.
-fn instance(description: &Description, pod: &Pod) -> Result<Arc<Instance>, Failure> {
-    let found = description.node.instances.get(pod.pod_uid.as_str()).cloned();
-    found.ok_or_else(|| Failure::NoSuchInstance(format!("{pod} is no longer a VM")))
+impl Resized {
+    /// Nothing changes.
+    fn is_up_to_kubelet(&mut self, container: &str, cpus: u32, dry_run: bool, is_node_damaged: bool) {
+        if !dry_run {
+            self.outcome = REFUSED;
+        }
+        let (now, mend) = match is_node_damaged {
+            true => (
+                "; the node isolates no new VM now",
+                "mend the node: steliactl why node\n",
+            ),
+            false => ("", ""),
+        };
+        let from = &self.from;
+        self.text = format!("kubelet assigned CPUs {from}, and a pod keeps its CPUs until it is deleted{now}");
+        self.fix = format!(
+            "{mend}set cpu: \"{cpus}\" in requests and limits of container {container} in MANIFEST\n\
+             kubectl replace --force -f MANIFEST"
+        );
+    }
 }
 
 /// Waits until the instance has these CPUs. The daemon answers before it shows what it does.
@@ -138,7 +119,9 @@ fn instance(description: &Description, pod: &Pod) -> Result<Arc<Instance>, Failu
 async fn follow(client: &Client, pod: &Pod, to: &str) -> Result<(), Failure> {
     let begun = Instant::now();
     loop {
-        let instance = instance(&client.describe().await?, pod)?;
+        let described = client.describe().await?;
+        let instance = described.node.instances.get(pod.pod_uid.as_str());
+        let instance = instance.ok_or_else(|| Failure::NoSuchInstance(format!("{pod} is no longer a VM")))?;
         let cpus = instance.exclusive.to_string();
         if cpus == to {
             return Ok(());
@@ -173,7 +156,7 @@ fn words(instance: &Instance, cpus: u32, to: &str, waits: bool, dry_run: bool) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::fixtures::{columns, pod};
+    use crate::tests::fixtures::{columns, pod, says};
 
     fn vm() -> Instance {
         Instance {
@@ -198,8 +181,19 @@ mod tests {
 
     #[test]
     fn where_kubelet_assigned_the_cpus_nothing_changes_and_the_commands_are_told() {
-        let told = |dry_run: bool| by_kubelet(pod("u", "team-a/web"), &vm(), 6, dry_run, false);
-        let planned = told(true);
+        let told = |dry_run: bool, is_node_damaged: bool| {
+            let mut told = Resized {
+                pod: pod("u", "team-a/web"),
+                from: "2-5".to_owned(),
+                to: "2-5".to_owned(),
+                outcome: "planned",
+                text: String::new(),
+                fix: String::new(),
+            };
+            told.is_up_to_kubelet("vm", 6, dry_run, is_node_damaged);
+            told
+        };
+        let planned = told(true, false);
         insta::assert_snapshot!(planned.text(columns(80)), @r#"
         NOTE  team-a/web: kubelet assigned CPUs 2-5, and a pod keeps its CPUs until it
               is deleted
@@ -208,11 +202,20 @@ mod tests {
                       2. kubectl replace --force -f MANIFEST
         "#);
         assert_eq!((planned.outcome, planned.failure()), ("planned", None));
-        let refused = told(false);
+        let refused = told(false, false);
         assert_eq!(
             refused.text(columns(80)),
             planned.text(columns(80)).replace("NOTE", "FAIL")
         );
         assert!(refused.failure().unwrap().starts_with("nothing has changed"));
+        let damaged = told(true, true).text(columns(80));
+        says(
+            &damaged,
+            &[
+                "fix     1. mend the node: steliactl why node\n",
+                " 2. set cpu: ",
+                " 3. kubectl ",
+            ],
+        );
     }
 }

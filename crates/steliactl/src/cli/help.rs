@@ -1,7 +1,6 @@
 //! What `-h`, `--help` and steliactl(1) say besides the options: the commands by groups, and examples of each.
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 use std::process;
 
 use clap::builder::{StyledStr, Styles};
@@ -20,32 +19,24 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
     ("Export", &["export"]),
 ];
 
-/// Words of other tools and former names, with the commands that do this.
-const OTHER_WORDS: [(&str, &str); 25] = [
+/// Words of other tools, with the commands that do this.
+const OTHER_WORDS: [(&str, &str); 17] = [
     ("adopt", "steliactl list --unmanaged"),
     ("delete", "kubectl delete pod"),
-    ("deregister", "steliactl release"),
     ("describe", "steliactl show"),
     ("dominfo", "steliactl show"),
-    ("evaluate", "steliactl plan"),
     ("explain", "steliactl why"),
     ("get", "steliactl list"),
     ("info", "steliactl show"),
-    ("kubelet-state", "steliactl doctor --kubelet-state FILE"),
     ("logs", "journalctl -u steliad"),
     ("metrics", "steliactl export metrics"),
     ("node", "steliactl why node"),
-    ("node-topology", "steliactl export topology"),
-    ("nodes", "steliactl why node"),
     ("ps", "steliactl list"),
-    ("quiet", "steliactl noise"),
-    ("rebind", "steliactl rebalance"),
     ("reload", "systemctl reload steliad"),
     ("restart", "systemctl restart steliad"),
     ("start", "systemctl start steliad"),
     ("stop", "systemctl stop steliad"),
     ("topology", "steliactl export topology"),
-    ("vcpuinfo", "steliactl show --threads"),
     ("version", "steliactl --version"),
 ];
 
@@ -55,45 +46,35 @@ pub(crate) fn end(error: clap::Error) -> ! {
         error.exit();
     }
     let text = with_tip(error).render().to_string();
-    for line in text.replacen("error:", "steliactl:", 1).lines() {
-        if output::columns(line) > WIDTH {
-            output::tell(line);
-        } else {
-            let _ = writeln!(io::stderr(), "{line}");
-        }
-    }
+    let text = text.replace("invalid digit found in string", "expected a whole number");
+    output::tell(&text.replacen("error:", "steliactl:", 1));
     process::exit(2)
 }
 
-/// A line of an error that is longer is wrapped on a terminal.
-const WIDTH: usize = 80;
-
-/// The error of a command that there is not, with the one that is meant. A command that changes something is never guessed.
+/// The error with the command that is meant. A command that changes something is never guessed.
 fn with_tip(mut error: clap::Error) -> clap::Error {
+    let said = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let (command, argument, usage) = (
+        said(ContextKind::InvalidSubcommand),
+        said(ContextKind::InvalidArg),
+        said(ContextKind::Usage),
+    );
+    let other = OTHER_WORDS.iter().find(|(other, _)| *other == command);
+    let tip = match other {
+        Some((_, command)) => Some(format!("use '{command}'")),
+        None if command.contains('/') => Some(format!("use 'steliactl show {command}'")),
+        None if argument.parse::<u32>().is_ok() && usage.contains("--cpus") => Some(format!("use '--cpus {argument}'")),
+        None => None,
+    };
     // "to pass '-A' as a value, use '-- -A'": no name begins with a dash.
     let is_value = |tip: &StyledStr| tip.to_string().contains("as a value");
     if matches!(error.get(ContextKind::Suggested), Some(ContextValue::StyledStrs(tips)) if tips.iter().all(is_value)) {
         error.remove(ContextKind::Suggested);
     }
-    let argument = error.get(ContextKind::InvalidArg).map(ToString::to_string);
-    let usage = error
-        .get(ContextKind::Usage)
-        .map(ToString::to_string)
-        .unwrap_or_default();
-    if let Some(number) = argument.filter(|word| word.parse::<u32>().is_ok() && usage.contains("--cpus")) {
-        let tip = vec![format!("use '--cpus {number}'").into()];
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tip));
-    }
+    let changes = |name: &String| matches!(GROUPS, [.., ("Change", names), _] if names.contains(&name.as_str()));
     let guessed = error.remove(ContextKind::SuggestedSubcommand);
-    let word = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
-    let changes = |name: &str| {
-        GROUPS
-            .iter()
-            .any(|(group, names)| *group == "Change" && names.contains(&name))
-    };
-    if let Some((_, command)) = OTHER_WORDS.iter().find(|(other, _)| Some(*other) == word.as_deref()) {
-        let tip = vec![format!("use '{command}'").into()];
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tip));
+    if let Some(tip) = tip {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     } else if let Some(ContextValue::Strings(mut names)) = guessed {
         names.retain(|name| !changes(name));
         if !names.is_empty() {
@@ -126,7 +107,8 @@ Exit codes:
        disturbed or cannot count; resize changed nothing; a pod of plan does not
        fit, or this is unknown
   2    wrong usage, or VM matches several VMs
-  3    no such VM, or PATTERN matches none; status: steliad is not running
+  3    no such VM, or PATTERN matches none, also if others of several do;
+       status: steliad is not running
 
 Standard output has data only; messages go to standard error. Output longer
 than the terminal goes through $SYSTEMD_PAGER, $PAGER or less. SYSTEMD_COLORS,
@@ -224,8 +206,14 @@ mod tests {
             assert!(own == "--version" || names().contains(&own.to_owned()), "{command}");
         }
         says(&tip("verfy"), &["'verify'"]);
+        says(&tip("shop/web-1"), &["tip: use 'steliactl show shop/web-1'"]);
         let number = Cli::command().try_get_matches_from(["steliactl", "resize", "web", "2"]);
         says(&with_tip(number.unwrap_err()).to_string(), &["use '--cpus 2'"]);
+        let number = |line: &[&str]| Cli::command().try_get_matches_from(line).unwrap_err().to_string();
+        says(
+            &number(&["steliactl", "top", "--count", "x"]),
+            &["'x'", "--count", "expected a whole number, 1 to 1000000"],
+        );
         for word in ["releas", "resume", "reconcil", "-A", "--all-namespaces"] {
             assert!(!tip(word).contains("tip:"), "{}", tip(word));
         }

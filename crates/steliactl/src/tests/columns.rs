@@ -1,6 +1,6 @@
 //! The columns of tables, as steliactl-fields(5) explains them.
 
-use crate::shared::kernel::locality::{CERTIFICATE, PAIRS};
+use crate::shared::kernel::locality::CERTIFICATE;
 use crate::shared::output::manual::explained;
 use crate::tests::fixtures::headings;
 use crate::view::show::THREADS;
@@ -9,6 +9,5 @@ use crate::view::show::THREADS;
 fn every_column_is_explained() {
     let columns = |part| explained("COLUMNS", Some(part));
     assert_eq!(columns("show: locality"), headings(&CERTIFICATE));
-    assert_eq!(columns("show: GPUs and network cards"), headings(&PAIRS));
     assert_eq!(columns("show: threads"), headings(&THREADS));
 }

@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::Path;
 
-use clap::Parser;
+use clap::{Args, FromArgMatches, Parser};
 use serde_json::Value;
 use stelia_table::Column;
 use tempfile::TempDir;
 
 use crate::cli::Cli;
-use crate::shared::daemon::Pod;
+use crate::shared::daemon::{Pod, Selection};
 use crate::shared::output::{Render, TextStyle};
 
 /// Writes a file below `root`, and the folders around it.
@@ -31,6 +31,12 @@ pub(crate) fn folder(files: &[(&str, &str)]) -> TempDir {
 /// A command line without its first word, which clap accepts.
 pub(crate) fn cli(line: &[&str]) -> Cli {
     Cli::try_parse_from([&["steliactl"], line].concat()).unwrap_or_else(|error| panic!("{line:?}: {error}"))
+}
+
+/// What these arguments select.
+pub(crate) fn selection(line: &[&str]) -> Selection {
+    let command = Selection::augment_args(clap::Command::new("x").no_binary_name(true));
+    Selection::from_arg_matches(&command.get_matches_from(line)).unwrap()
 }
 
 pub(crate) fn is_refused(line: &[&str]) -> bool {

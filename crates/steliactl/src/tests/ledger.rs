@@ -32,7 +32,7 @@ fn the_ledger_of_a_vm_is_asked_of_its_object_and_of_one_that_ended_of_the_manage
 #[test]
 fn a_ring_with_a_head_that_is_not_good_fails() {
     let failure = steliactl(no_vm().path(), &["ledger", "verify"]).unwrap_err();
-    let Failure::Partial { printed, reason } = &failure else {
+    let Failure::Partial { printed, reason, .. } = &failure else {
         panic!("{failure:?}")
     };
     assert_eq!(failure.exit_code(), 1);

@@ -1,19 +1,13 @@
 //! `list`: one line per VM, trouble first, below what is wrong on the node; or the VMs that a rule is of and that are not managed. As JSON
 //! they are as `Describe` has them.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
 use serde::Serialize;
 use stelia_api::Reason;
-use stelia_kubelet::PodUid;
 use stelia_model::{Instance, Unadopted};
 
-use crate::shared::daemon::{
-    Condition, Description, FORMER, Pod, age, counts, fact, former_vms, is_in_trouble, note, restart,
-};
+use crate::shared::daemon::{Condition, FORMER, Pod, Selected, age, counts, fact, is_in_trouble, note, restart};
 use crate::shared::output::{
-    Column, Fact, Meaning, Render, TextStyle, column, counted, facts, natural, now, paragraph, printable, table,
+    Column, Fact, Meaning, Render, TextStyle, column, counted, facts, now, paragraph, printable, table,
 };
 
 /// What is wrong on the node, one short line each; on a terminal with the command that tells more.
@@ -42,21 +36,6 @@ fn name(vm: &Instance) -> String {
     Pod::of(&vm.pod, vm).to_string()
 }
 
-/// What VMs are sorted by: trouble first.
-pub(super) fn order(vm: &Instance) -> (Condition, Vec<(usize, String)>, PodUid) {
-    (Condition::of(vm), natural(&name(vm)), vm.pod.clone())
-}
-
-/// Those with these UIDs, or all, in the order of their UIDs.
-pub(super) fn selected<'a>(
-    described: &'a Description,
-    selected: Option<&BTreeSet<String>>,
-) -> impl Iterator<Item = &'a Arc<Instance>> {
-    let is_selected = move |uid: &PodUid| selected.is_none_or(|selected| selected.contains(uid.as_str()));
-    let instances = described.node.instances.iter();
-    instances.filter(move |(uid, _)| is_selected(uid)).map(|(_, vm)| vm)
-}
-
 const COLUMNS: [Column<Instance>; 10] = [
     column("VM", |vm: &Instance| name(vm)).yields(2).shortens(),
     column("STATE", |vm: &Instance| Condition::of(vm).to_string()).means(|vm| Condition::of(vm).meaning()),
@@ -76,49 +55,37 @@ const COLUMNS: [Column<Instance>; 10] = [
 pub(crate) struct Vms<'a> {
     vms: Vec<&'a Instance>,
     #[serde(skip)]
-    described: &'a Description,
-    #[serde(skip)]
-    former: Vec<(Pod, u64)>,
-    #[serde(skip)]
-    is_all: bool,
+    selected: &'a Selected,
     #[serde(skip)]
     only_problems: bool,
 }
 
 impl<'a> Vms<'a> {
-    /// Those with these UIDs, or all; or of them only those in trouble.
-    pub(crate) fn of(described: &'a Description, uids: Option<&BTreeSet<String>>, only_problems: bool) -> Self {
-        let vms = selected(described, uids).map(|vm| &**vm);
-        let mut vms: Vec<&Instance> = vms.filter(|vm| !only_problems || is_in_trouble(vm)).collect();
-        vms.sort_by_cached_key(|vm| order(vm));
+    /// The selected ones, or of them only those in trouble.
+    pub(crate) fn of(selected: &'a Selected, only_problems: bool) -> Self {
+        let vms = selected.vms.iter().map(|vm| &**vm);
         Self {
-            vms,
-            described,
-            former: uids.map_or_else(|| former_vms(described).collect(), |_| Vec::new()),
-            is_all: uids.is_none(),
+            vms: vms.filter(|vm| !only_problems || is_in_trouble(vm)).collect(),
+            selected,
             only_problems,
         }
-    }
-
-    /// With these VMs that were released or ended.
-    pub(crate) fn with_former(self, former: Vec<(Pod, u64)>) -> Self {
-        Self { former, ..self }
     }
 
     /// Counts, and what tells more; for people.
     fn footer(&self, style: TextStyle) -> String {
         let counts = format!("{}.", counts(self.vms.iter().map(|vm| Condition::of(vm))));
         let counts = (!self.vms.is_empty()).then_some(counts);
-        let former = self.former.iter().map(|(pod, ended_us)| {
+        let unmanaged = Some(self.selected.described.node.unadopted.len()).filter(|count| *count > 0);
+        let unmanaged = unmanaged.map(|count| format!("{count} not managed: steliactl list --unmanaged"));
+        let former = self.selected.former.iter().map(|(pod, ended_us)| {
             let ago = format!("{} ago", age(*ended_us, now()));
             (printable(&format!("  {pod}")), ago, Meaning::Attention)
         });
         let former: Vec<Fact> = former.collect();
-        let about_former = (!former.is_empty()).then(|| format!("Also {FORMER}; {}:", restart(self.described)));
-        let unmanaged = Some(self.described.node.unadopted.len()).filter(|count| *count > 0);
-        let unmanaged = unmanaged.map(|count| format!("{count} not managed: steliactl list --unmanaged"));
-        let lines = counts.into_iter().chain(unmanaged).chain(about_former);
-        let lines: String = lines.map(|line| paragraph(&printable(&line), style)).collect();
+        let also = format!("Also {FORMER}; {}:", restart(&self.selected.described));
+        let also = Some(also).filter(|_| !former.is_empty());
+        let lines = counts.into_iter().chain(unmanaged).chain(also);
+        let lines: String = lines.map(|line| paragraph(&line, style)).collect();
         let first = self.vms.iter().find(|vm| is_in_trouble(vm));
         let hints: Vec<Fact> = hints(first.copied(), "See", self.only_problems).collect();
         lines + &facts(&former, style) + &facts(&hints, style)
@@ -134,11 +101,12 @@ impl Render for Vms<'_> {
         if !style.legend {
             return table(&COLUMNS, self.vms.iter().copied(), style);
         }
-        let node = node_lines(&self.described.problems, style);
+        let described = &self.selected.described;
+        let node = node_lines(&described.problems, style);
         let vms = match self.vms.as_slice() {
-            [] => match self.described.node.instances.len() as u64 {
+            [] => match described.node.instances.len() as u64 {
                 0 => "No VMs.\n".to_owned(),
-                all if self.is_all => format!("No VM has a problem ({}).\n", counted(all, "VM")),
+                all if self.selected.selection.is_all() => format!("No VM has a problem ({}).\n", counted(all, "VM")),
                 _ if self.only_problems => "None of these VMs has a problem.\n".to_owned(),
                 all => format!("No VM matches ({} on this node).\n", counted(all, "VM")),
             },
@@ -183,14 +151,18 @@ fn pod(one: &Unadopted) -> Pod {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use stelia_api::{ReasonCode, State};
-    use stelia_kubelet::PodName;
+    use stelia_kubelet::{PodName, PodUid};
     use stelia_model::FormerVm;
 
     use super::*;
+    use crate::shared::daemon::Description;
     use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
     use crate::shared::output::manual::explained;
-    use crate::tests::fixtures::{columns as at, headings, never_says, says, wide};
+    use crate::shared::output::natural;
+    use crate::tests::fixtures::{columns as at, headings, never_says, says, selection, wide};
 
     #[test]
     fn every_column_is_explained() {
@@ -230,8 +202,8 @@ mod tests {
 
     #[test]
     fn a_terminal_and_a_pipe_have_the_same_columns_with_trouble_first() {
-        let troubled = troubled();
-        let vms = Vms::of(&troubled, None, false);
+        let troubled = Selected::all(troubled());
+        let vms = Vms::of(&troubled, false);
         insta::assert_snapshot!(vms.text(at(80)), @r"
         NODE  cpu_manager_state is unusable: no new VMs; running VMs keep their CPUs
               steliactl why node
@@ -253,8 +225,8 @@ mod tests {
 
     #[test]
     fn problems_are_the_vms_in_trouble_and_json_has_their_reasons() {
-        let troubled = troubled();
-        let vms = serde_json::to_value(Vms::of(&troubled, None, true)).unwrap();
+        let troubled = Selected::all(troubled());
+        let vms = serde_json::to_value(Vms::of(&troubled, true)).unwrap();
         assert_eq!(vms.as_array().unwrap().len(), 2);
         assert_eq!(
             (&vms[0]["state"], &vms[0]["pod_name"]),
@@ -283,7 +255,7 @@ mod tests {
             (PODS[0], "web", 9),
         ];
         described.node.former = Arc::new(all.map(|(uid, name, age)| former(uid, name, age)).into());
-        let text = |described: &Description| Vms::of(described, None, false).text(at(80));
+        let text = |described: &Description| Vms::of(&Selected::all(described.clone()), false).text(at(80));
         // While kubelet's file cannot be used any of them may run.
         let unusable = text(&described);
         says(
@@ -296,31 +268,29 @@ mod tests {
         described.problems.clear();
         never_says(&text(&described), &["team-a/db"]);
         says(&text(&described), &["\n  team-a/kafka  8s ago\nSee"]);
-        let none = BTreeSet::new();
-        assert_eq!(
-            Vms::of(&described, Some(&none), false)
-                .text(TextStyle { width: None, ..at(80) })
-                .lines()
-                .last(),
-            Some("No VM matches (2 VMs on this node).")
+        let mut none = Selected::all(described.clone());
+        none.selection = selection(&["-n", "none"]);
+        none.vms.clear();
+        let piped = TextStyle { width: None, ..at(80) };
+        says(
+            &Vms::of(&none, false).text(piped),
+            &["No VM matches (2 VMs on this node)."],
         );
         described.node.instances.retain(|uid, _| uid.as_str() == PODS[0]);
         says(
-            &Vms::of(&described, None, true).text(at(80)),
+            &Vms::of(&Selected::all(described.clone()), true).text(at(80)),
             &["No VM has a problem (1 VM)."],
         );
-        let map = crate::view::map::gather(
-            &described,
-            &crate::shared::kernel::Roots::below("/nonexistent".as_ref()),
-            None,
-        );
+        let roots = crate::shared::kernel::Roots::below("/nonexistent".as_ref());
+        let map = crate::view::map::gather(&Selected::all(described), &roots);
         says(&map.text(at(80)), &["team-a/kafka", "released or ended"]);
     }
 
     #[test]
     fn without_vms_it_says_so_and_names_the_command_for_those_of_rules() {
         let mut described = Description::default();
-        assert_eq!(Vms::of(&described, None, false).text(at(80)), "No VMs.\n");
+        let text = |described: &Description| Vms::of(&Selected::all(described.clone()), false).text(at(80));
+        assert_eq!(text(&described), "No VMs.\n");
         assert!(Unmanaged(Vec::new()).text(at(80)).starts_with("No rule"));
         described.node.unadopted = Arc::new(vec![Unadopted {
             pod: PodUid::parse(PODS[0]).unwrap(),
@@ -331,10 +301,7 @@ mod tests {
             text: "kubelet gave the container no exclusive CPUs\u{1b}[2J".to_owned(),
             since_us: now() - 300_000_000,
         }]);
-        says(
-            &Vms::of(&described, None, false).text(at(80)),
-            &["1 not managed", "--unmanaged"],
-        );
+        says(&text(&described), &["1 not managed", "--unmanaged"]);
         let unmanaged = Unmanaged(described.node.unadopted.to_vec());
         assert_eq!(serde_json::to_value(&unmanaged).unwrap()[0]["reason"], "NotGuaranteed");
         insta::assert_snapshot!(unmanaged.text(at(80)), @r"

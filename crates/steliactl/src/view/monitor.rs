@@ -7,7 +7,8 @@ use zbus::message::Message;
 
 use crate::shared::daemon::signals::{self, End, Received, Signals};
 use crate::shared::daemon::{
-    Client, Condition, Description, Failure, Pod, Pods, Selection, fact, is_in_trouble, reason_of, reasons,
+    Client, Condition, Description, Failure, Pod, Pods, Selection, fact, former_in_words, former_vms, is_in_trouble,
+    reason_of, reasons,
 };
 use crate::shared::output::{self, Form, text_of};
 
@@ -36,12 +37,10 @@ impl Event {
 
     /// The daemon's name appeared on the bus, or vanished.
     fn daemon(runs: bool) -> Self {
-        let (event, what) = if runs {
-            (APPEARED, "steliad is running")
-        } else {
-            (VANISHED, "steliad is not running: running VMs stay isolated")
-        };
-        Self::of_node(what, json!({ "event": event }))
+        match runs {
+            true => Self::of_node("steliad is running", json!({ "event": APPEARED })),
+            false => Self::of_node(Failure::NotRunning(1).to_string(), json!({ "event": VANISHED })),
+        }
     }
 
     fn of_problem(problem: &Reason) -> Self {
@@ -134,22 +133,36 @@ impl Event {
     }
 }
 
-/// What is wrong already: the node's problems, unless only VMs are watched, and VMs in trouble.
-fn present(described: &Description, has_node: bool) -> impl Iterator<Item = Event> {
-    let problems = described
-        .problems
-        .iter()
-        .filter(move |_| has_node)
-        .map(Event::of_problem);
-    let vms = described.node.instances.iter().filter(|(_, vm)| is_in_trouble(vm));
-    let vms = vms.map(|(uid, vm)| {
+/// What is wrong already: the node's problems, unless only VMs are watched, VMs in trouble, and VMs that were released. The last says that
+/// it is watched.
+fn present(mut described: Description, selection: &Selection) -> Vec<Event> {
+    let former = selection.former(&described);
+    selection.retain(&mut described);
+    let of_vm = |uid: &str, what: String| Event {
+        pod: Some(uid.to_owned()),
+        ..Event::of_node(what, Value::Null)
+    };
+    let problems = described.problems.iter().filter(|_| selection.is_all());
+    let vms = described.node.instances.values();
+    let troubled = vms.filter(|vm| is_in_trouble(vm)).map(|vm| {
         let reasons: Vec<&str> = reasons(vm).map(|reason| reason.text.as_str()).collect();
-        Event {
-            pod: Some(uid.to_string()),
-            ..Event::of_node(format!("{}: {}", Condition::of(vm), reasons.join("; ")), Value::Null)
-        }
+        of_vm(
+            vm.pod.as_str(),
+            format!("{}: {}", Condition::of(vm), reasons.join("; ")),
+        )
     });
-    problems.chain(vms)
+    let released = former.iter().map(|(pod, ended_us)| {
+        let words = former_in_words(&described, pod, *ended_us);
+        of_vm(&pod.pod_uid, words.split_once(": ").unwrap_or_default().1.to_owned())
+    });
+    let is_none = !selection.is_all() && former.is_empty() && described.node.instances.is_empty();
+    let watched = if is_none {
+        "no VM fits yet: watching for changes"
+    } else {
+        "watching for changes"
+    };
+    let events = problems.map(Event::of_problem).chain(troubled).chain(released);
+    events.chain([Event::of_node(watched, Value::Null)]).collect()
 }
 
 /// Whether an event is of a selected VM. With states only its changes to them are; that the daemon appears or vanishes always is.
@@ -158,14 +171,13 @@ fn selects(selection: &Selection, event: &Event, pods: &Pods) -> bool {
         return true;
     }
     let to_state = || {
-        let changed = event.json["properties"].as_object();
-        changed.is_some_and(|changed| {
-            let degraded = changed.get("Degraded").and_then(Value::as_array);
-            selection.has_state(text_of(changed, "State"), degraded.is_some_and(|all| !all.is_empty()))
-        })
+        let changed = event.json["properties"].as_object()?;
+        let degraded = changed.get("Degraded").and_then(Value::as_array);
+        let is_degraded = degraded.is_some_and(|all| !all.is_empty());
+        Some(selection.has_state(text_of(changed, "State"), is_degraded))
     };
     let is_selected = |uid: &String| selection.has(&pods.get(uid), pods);
-    event.pod.as_ref().is_some_and(is_selected) && (!selection.names_states() || to_state())
+    event.pod.as_ref().is_some_and(is_selected) && (!selection.names_states() || to_state() == Some(true))
 }
 
 /// Prints events until interrupted, or until standard output has no reader; as text, what is wrong already comes first. The daemon is not
@@ -178,49 +190,38 @@ pub(crate) async fn run(client: &Client, selection: &Selection, form: Form) -> R
     let mut end = End::new()?;
     // The pods of all VMs so far: one that ended has no object to ask.
     let mut pods = Pods::default();
-    let mut next = Some(Event::daemon(signals.runs()));
-    let mut is_over = false;
+    let mut received = Some(Received::Daemon { runs: signals.runs() });
     loop {
-        if let Some(event) = next {
-            let appeared = event.name() == APPEARED;
-            let mut described = Description::default();
-            if appeared || event.pod.as_ref().is_some_and(|uid| !pods.has(uid)) {
-                described = client.describe().await.unwrap_or_default();
-                pods.add(Pods::of(&described));
-            }
-            let fits = || selection.is_all() || pods.iter().any(|pod| selection.has(pod, &pods));
-            if appeared && !fits() {
-                output::note("no VM on this node fits yet: waiting for one");
-            }
-            let mut events: Vec<Event> = Some(event)
-                .into_iter()
-                .filter(|one| selects(selection, one, &pods))
-                .collect();
-            if appeared && !form.is_data() {
-                selection.retain(&mut described);
-                events.extend(present(&described, selection.is_all()));
-                events.push(Event::of_node("watching for changes", Value::Null));
-            }
-            for event in events {
-                if let Some(text) = event.written(output::now(), form, &pods)?
-                    && !signals::print(&text)?
-                {
-                    return Ok(String::new());
-                }
+        let (event, appeared) = match &received {
+            Some(Received::Signal(message)) => (Event::of(message), false),
+            Some(Received::Daemon { runs }) => (Some(Event::daemon(*runs)), *runs),
+            None => (Some(Event::daemon(false)), false),
+        };
+        let is_of_unknown = |one: &Event| one.pod.as_ref().is_some_and(|uid| !pods.has(uid));
+        let mut described = Description::default();
+        if appeared || event.as_ref().is_some_and(is_of_unknown) {
+            described = client.describe().await.unwrap_or_default();
+            pods.add(former_vms(&described).map(|(pod, _)| pod).collect());
+            pods.add(Pods::of(&described));
+        }
+        let selected = event.into_iter().filter(|one| selects(selection, one, &pods));
+        let mut events: Vec<Event> = selected.collect();
+        if appeared && !form.is_data() {
+            events.extend(present(described, selection));
+        }
+        for event in events {
+            if let Some(text) = event.written(output::now(), form, &pods)?
+                && !signals::print(&text)?
+            {
+                return Ok(String::new());
             }
         }
-        if is_over {
+        if received.is_none() {
             return Err(Failure::Other("the connection ended".to_owned()));
         }
-        let received = tokio::select! {
+        received = tokio::select! {
             () = end.reached() => return Ok(String::new()),
             received = signals.next() => received,
-        };
-        is_over = received.is_none();
-        next = match received {
-            Some(Received::Signal(message)) => Event::of(&message),
-            Some(Received::Daemon { runs }) => Some(Event::daemon(runs)),
-            None => Some(Event::daemon(false)),
         };
     }
 }
@@ -304,7 +305,8 @@ mod tests {
         let mut described = crate::shared::daemon::node::testing::node();
         described.problems = vec![Reason::of_node(ReasonCode::NotWatched, "no watch is left")];
         let pods = Pods::of(&described);
-        let lines = present(&described, true).map(|event| event.written(TIME, Form::Text, &pods).unwrap().unwrap());
+        let lines = present(described, &Selection::default()).into_iter();
+        let lines = lines.map(|event| event.written(TIME, Form::Text, &pods).unwrap().unwrap());
         insta::assert_snapshot!(lines.collect::<String>());
     }
 
@@ -330,12 +332,7 @@ mod tests {
 
     #[test]
     fn only_events_of_selected_vms_are_printed() {
-        use clap::Parser;
-        let selection =
-            |line: &[&str]| match crate::cli::Cli::parse_from([&["steliactl", "monitor"], line].concat()).command {
-                Some(crate::cli::Command::Monitor(selection)) => selection,
-                other => panic!("{other:?}"),
-            };
+        use crate::tests::fixtures::selection;
         let pods: Pods = [Pod::unnamed("aaa"), Pod::unnamed("bbb")].into_iter().collect();
         let event = changed(OBJECT, &[("State", Variant::from("waiting"))]).unwrap();
         let selected = |line: &[&str], event: &Event| selects(&selection(line), event, &pods);

@@ -7,21 +7,18 @@ use stelia_kernel::locality::size;
 use stelia_model::{Instance, PinnedThread};
 use stelia_settings::Isolation;
 
-use super::list::selected;
-use crate::shared::daemon::{Client, Condition, Failure, Pod, Selection, age, reasons};
+use crate::shared::daemon::{Condition, Failure, Pod, Selected, age, reasons};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
 use crate::shared::kernel::threads::{self, Process};
 use crate::shared::output::{
-    Column, Fact, Meaning, Render, TextStyle, column, counted, cut, facts, now, printable, table,
+    Column, Fact, Meaning, Render, TextStyle, column, counted, facts, now, paragraph, printable, table,
 };
 
 /// The columns of the first line of a VM, with its state at the right.
 const HEADING_WIDTH: usize = 80;
 /// The vCPUs that are named without `-l`.
 const MAX_VCPUS: usize = 8;
-/// What else is on the line of a unit's name without `-l`.
-const UNIT_BESIDE: usize = 40;
 
 pub(crate) const THREADS: [Column<threads::Thread>; 5] = [
     column("TID", |thread| thread.tid.to_string()),
@@ -58,9 +55,9 @@ struct VmDetails {
 }
 
 /// The selected VMs; as JSON one that is named is an object, and what a pattern selects is a list.
-pub(crate) struct Shown {
+pub(crate) struct Shown<'a> {
     vms: Vec<VmDetails>,
-    is_one: bool,
+    selected: &'a Selected,
     threads: bool,
     full: bool,
 }
@@ -68,51 +65,51 @@ pub(crate) struct Shown {
 /// The selected VMs, with their threads if these are asked for; with `full` nothing of them is shortened or left out.
 ///
 /// # Errors
-/// A pattern fits none, the daemon does not answer, or the processes may not be read.
-pub(crate) async fn gather(
-    client: &Client,
+/// The processes may not be read.
+pub(crate) fn gather<'a>(
+    selected: &'a Selected,
     roots: &Roots,
-    selection: &Selection,
     threads: bool,
     full: bool,
-) -> Result<Shown, Failure> {
-    let (described, uids) = client.select(selection).await?;
-    let vms = selected(&described, uids.as_ref()).map(|instance| {
+) -> Result<Shown<'a>, Failure> {
+    let vms = selected.vms.iter().map(|instance| {
         let processes = threads::processes(roots, instance)?;
-        let locality = VmLocality::of(&described, instance.pod.as_str(), roots, &processes);
         Ok(VmDetails {
             instance: Arc::clone(instance),
-            locality,
+            locality: VmLocality::of(&selected.described, instance.pod.as_str(), roots, &processes),
             processes,
         })
     });
     Ok(Shown {
         vms: vms.collect::<Result<_, Failure>>()?,
-        is_one: selection.is_name(),
+        selected,
         threads,
         full,
     })
 }
 
-impl Serialize for Shown {
+impl Serialize for Shown<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.vms.as_slice() {
-            [one] if self.is_one => one.serialize(serializer),
+            [one] if self.selected.is_name() => one.serialize(serializer),
             all => all.serialize(serializer),
         }
     }
 }
 
-impl Render for Shown {
+impl Render for Shown<'_> {
     fn names(&self) -> Vec<String> {
         self.vms.iter().map(|vm| vm.pod().to_string()).collect()
     }
 
     fn text(&self, style: TextStyle) -> String {
-        if self.vms.is_empty() {
+        let vms = self.vms.iter().map(|vm| vm.text(self, style));
+        let former = self.selected.former_in_words().into_iter();
+        let former = former.map(|words| paragraph(&printable(&words), style));
+        let texts: Vec<String> = vms.chain(former).collect();
+        if texts.is_empty() {
             return "No VM matches.\n".to_owned();
         }
-        let texts: Vec<String> = self.vms.iter().map(|vm| vm.text(self, style)).collect();
         texts.join("\n")
     }
 }
@@ -122,7 +119,7 @@ impl VmDetails {
         Pod::of(&self.instance.pod, &self.instance)
     }
 
-    fn text(&self, shown: &Shown, style: TextStyle) -> String {
+    fn text(&self, shown: &Shown<'_>, style: TextStyle) -> String {
         let instance = &self.instance;
         let (name, condition) = (printable(&self.pod().to_string()), Condition::of(instance));
         let state = match condition {
@@ -133,7 +130,7 @@ impl VmDetails {
         let gap = room.saturating_sub(name.chars().count() + state.len()).max(2);
         let state = condition.meaning().paint(&state, style);
         let mut text = format!("{name}{:gap$}{state}\n", "");
-        text += &facts(&self.lines(shown, style), style);
+        text += &facts(&self.lines(shown), style);
         if let Some(locality) = self.locality.as_ref().filter(|_| shown.full) {
             text += &locality.text(style);
         }
@@ -148,7 +145,7 @@ impl VmDetails {
         text
     }
 
-    fn lines(&self, shown: &Shown, style: TextStyle) -> Vec<Fact> {
+    fn lines(&self, shown: &Shown<'_>) -> Vec<Fact> {
         let instance = &self.instance;
         let mut lines = Vec::new();
         // Nothing where the text is empty.
@@ -199,16 +196,12 @@ impl VmDetails {
         let rule = rule.map(|rule| format!(", adopted by rule {rule}")).unwrap_or_default();
         let pod = format!("{}, container {}{rule}", instance.pod, instance.container);
         say("Pod", &pod, Meaning::Plain);
-        let unit = instance.scope.name();
         if shown.full {
-            say("Unit", unit, Meaning::Plain);
+            say("Unit", instance.scope.name(), Meaning::Plain);
             say("Cgroup", instance.scope.as_str(), Meaning::Plain);
             say("", &format!("{} (container cgroup)", instance.origin), Meaning::Plain);
         } else {
-            let room = style
-                .width
-                .map_or(usize::MAX, |width| width.saturating_sub(UNIT_BESIDE));
-            let unit = format!("{}  (-l: full names, cgroups)", cut(unit, room));
+            let unit = format!("{}  (-l: full names, cgroups)", instance.scope.name());
             say("Unit", &unit, Meaning::Plain);
         }
         lines
@@ -241,12 +234,11 @@ impl VmDetails {
                 .cpu
                 .map_or("not pinned".to_owned(), |cpu| format!("on CPU {cpu}"));
             let tid = if full {
-                &format!(" (tid {})", thread.task.id)
+                format!(" (tid {})", thread.task.id)
             } else {
-                ""
+                String::new()
             };
-            let name = thread.role.to_string();
-            format!("{} {cpu}{tid}", name.trim_start_matches("vCPU "))
+            format!("{} {cpu}{tid}", thread.role.to_string().trim_start_matches("vCPU "))
         };
         let mut named: Vec<String> = all.iter().take(most).map(one).collect();
         if all.len() > most {
@@ -257,25 +249,21 @@ impl VmDetails {
 
     /// The threads that are no vCPUs.
     fn others(&self, are_listed: bool) -> String {
-        let (mut shared, mut rest) = (0, 0);
-        for thread in self.processes.iter().flat_map(|process| &process.threads) {
-            match thread.cgroup.as_str() {
-                "vcpu" => {}
-                "float" => shared += 1,
-                _ => rest += 1,
-            }
-        }
-        let rest_is = match self.instance.isolation {
-            Isolation::Vcpus => "in the container cgroup",
-            Isolation::Container => "on its CPUs",
+        let threads = || self.processes.iter().flat_map(|process| &process.threads);
+        let left = match self.instance.isolation {
+            Isolation::Vcpus => "in the container cgroup".to_owned(),
+            Isolation::Container => "on its CPUs".to_owned(),
         };
-        let shared_is = format!("on shared CPUs {}", self.instance.float);
-        let some = [(shared, shared_is.as_str()), (rest, rest_is)]
-            .into_iter()
-            .filter(|(count, _)| *count > 0);
-        let parts: Vec<String> = some
-            .map(|(count, place)| format!("{} {place}", counted(count, "thread")))
-            .collect();
+        let shared = format!("on shared CPUs {}", self.instance.float);
+        let count = |is_float| {
+            threads()
+                .filter(|one| one.cgroup != "vcpu" && (one.cgroup == "float") == is_float)
+                .count()
+        };
+        let parts = [(count(true), shared), (count(false), left)].into_iter();
+        let parts = parts.filter(|(count, _)| *count > 0);
+        let parts = parts.map(|(count, place)| format!("{} {place}", counted(count as u64, "thread")));
+        let parts: Vec<String> = parts.collect();
         let hint = if are_listed || parts.is_empty() {
             ""
         } else {
@@ -303,17 +291,10 @@ mod tests {
         instance.partition = "isolated".to_owned();
         instance.scope = CgroupPath::slice().child("a.scope");
         change(instance);
-        let vm = VmDetails {
-            instance: Arc::new(instance.clone()),
-            locality: None,
-            processes: Vec::new(),
-        };
-        let shown = Shown {
-            vms: vec![vm],
-            is_one: true,
-            threads: false,
-            full,
-        };
+        let mut selected = Selected::all(described);
+        selected.vms.retain(|vm| vm.pod.as_str() == PODS[0]);
+        let roots = Roots::below("/nonexistent".as_ref());
+        let shown = gather(&selected, &roots, false, full).unwrap();
         shown.text(columns(80))
     }
 

@@ -5,10 +5,10 @@ use stelia_kernel::locality::size;
 use stelia_koordinator::allocator::CpuSource;
 use stelia_model::Node;
 
-use super::list::{hints, node_lines, order};
+use super::list::{hints, node_lines};
 use crate::shared::daemon::{
-    Condition, Description, FORMER, OnlineCpus, Pod, age, counts, former_vms, is_file_unusable, is_in_trouble, restart,
-    whose,
+    Condition, Description, FORMER, OnlineCpus, Pod, age, counts, former_vms, is_file_unusable, is_in_trouble, order,
+    restart, whose,
 };
 use crate::shared::output::{Fact, Meaning, Render, TextStyle, counted, facts, now, printable};
 
@@ -139,12 +139,15 @@ fn checked(node: &Node, now: u64) -> (String, Meaning) {
     let (found, repaired) = (node.counters.drift_found, node.counters.drift_repaired);
     if found > 0 {
         let is_degraded = node.instances.values().any(|one| !one.degraded.is_empty());
-        let left = match found.saturating_sub(repaired) {
-            0 => "all repaired".to_owned(),
-            left if is_degraded => format!("{left} not repaired: steliactl verify"),
-            left => format!("{left} not repaired at once"),
+        let more = if found > repaired && is_degraded {
+            ": steliactl verify"
+        } else {
+            ""
         };
-        text += &format!("; so far {} by other programs, {left}", counted(found, "change"));
+        text += &format!(
+            "; so far {} by other programs, {repaired} repaired{more}",
+            counted(found, "change")
+        );
     }
     (text, Meaning::Plain)
 }

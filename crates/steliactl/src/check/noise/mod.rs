@@ -15,7 +15,7 @@ use stelia_api::quiet::{Problem, RemainingCause};
 use stelia_cpus::CpuSet;
 
 use super::{first_few, group_by_key};
-use crate::shared::daemon::{Client, Description, FORMER, Failure, Pod, Selection, age, is_reported, restart, whose};
+use crate::shared::daemon::{Description, FORMER, Pod, Selected, age, is_reported, restart, whose};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{Fired, interrupts, measured};
 use crate::shared::output::{Column, Meaning, Render, TextStyle, column, counted, now, paragraph, stacked, table};
@@ -87,22 +87,18 @@ struct Source {
 }
 
 /// What disturbs the selected VMs.
-///
-/// # Errors
-/// A pattern fits none, or the daemon does not answer.
-pub(crate) async fn gather(client: &Client, roots: &Roots, selection: &Selection) -> Result<Noise, Failure> {
-    let (described, selected) = client.select(selection).await?;
+pub(crate) async fn gather(roots: &Roots, selected: &Selected) -> Noise {
     let fired = measured(&roots.proc, MEASURE_INTERVAL).await;
-    let former = selection.former(&described);
-    Ok(Noise {
+    let former = &selected.former;
+    Noise {
         former: former.first().map(|(_, ended_us)| {
             let last = if former.len() > 1 { "the last one " } else { "" };
             let pods: Vec<&Pod> = former.iter().map(|(pod, _)| pod).collect();
             let told = format!("{FORMER} ({last}{} ago)", age(*ended_us, now()));
-            (whose(&pods), told, restart(&described))
+            (whose(&pods), told, restart(&selected.described))
         }),
-        ..noise(&described, selected.as_ref(), fired.as_deref())
-    })
+        ..noise(&selected.described, selected.uids().as_ref(), fired.as_deref())
+    }
 }
 
 fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Option<&[Fired]>) -> Noise {

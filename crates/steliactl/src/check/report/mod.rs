@@ -15,7 +15,7 @@ use stelia_kubelet::home::Search;
 use tokio::time::{Instant, sleep};
 
 use crate::check::{doctor, ledger, noise, printed, verify};
-use crate::shared::daemon::{Client, FORMER, Failure, Selection};
+use crate::shared::daemon::{Client, FORMER, Failure, Selected};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::rates;
 use crate::shared::kernel::sample::Sample;
@@ -107,21 +107,20 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
     report.add("doctor", "Readiness of the node", Ok(doctor));
     let client = client.as_ref().ok().filter(|_| described.is_ok());
     if let (Some(client), Ok(description)) = (client, &described) {
-        let all = Selection::default();
+        let all = Selected::all(description.clone());
         report.add("status", "Node", Ok(Status::of(description, String::new())));
         let verified = verify::gather(client, roots, &all, Default::default()).await;
         report.add("verify", "Verification", verified);
-        report.add("list", "VMs", Ok(Vms::of(description, None, false)));
-        let noise = noise::gather(client, roots, &all).await;
-        report.add("noise", "Interrupts and kernel threads", noise);
+        report.add("list", "VMs", Ok(Vms::of(&all, false)));
+        let noise = noise::gather(roots, &all).await;
+        report.add("noise", "Interrupts and kernel threads", Ok(noise));
         let (began, before) = (Instant::now(), Sample::read(description, roots, Duration::ZERO));
         sleep(time).await;
         let load = rates(&before, &Sample::read(description, roots, began.elapsed()));
         report.add("top", "Load", Ok(load));
-        report.add("map", "CPUs", Ok(map::gather(description, roots, None)));
+        report.add("map", "CPUs", Ok(map::gather(&all, roots)));
         if !description.node.instances.is_empty() {
-            let shown = show::gather(client, roots, &all, false, false).await;
-            report.add("show", "VMs in detail", shown);
+            report.add("show", "VMs in detail", show::gather(&all, roots, false, false));
         }
     }
     if let Err(failure) = &described {

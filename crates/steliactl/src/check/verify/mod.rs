@@ -20,16 +20,13 @@ use stelia_kernel::locality::nodes;
 use stelia_kubelet::PodUid;
 use stelia_model::{Instance, PinnedReason};
 
-pub(crate) use text::subject;
-
-use crate::change::reconcile::reasons;
 use crate::check::{first_few, group_by_key, ledger};
-use crate::shared::daemon::{Client, Description, FORMER, Failure, Pod, Selection, lines_by_pod, restart};
+use crate::shared::daemon::{Client, Description, FORMER, Failure, Pod, Selected, lines_by_pod, reason_of, restart};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{self, natural};
 
 /// The UID of what is of the whole node.
-pub(crate) const NODE: &str = "-";
+const NODE: &str = "-";
 /// The fix of what the dry run would change.
 const REPAIR: &str = "steliactl reconcile";
 /// The code of a VM that was released and may run on.
@@ -37,7 +34,7 @@ const RELEASED: &str = "former";
 /// How the kernel answers whoever is not root: it refuses, or hides what is there.
 const DENIED: [&str; 2] = ["Permission denied", "No such file"];
 /// The time that a VM may wait: a VMM has started by then.
-pub(crate) const MAX_WAIT_US: u64 = 60_000_000;
+const MAX_WAIT_US: u64 = 60_000_000;
 /// How often everything is read while a finding may pass by itself. Daemon and guest change what is read meanwhile: the thread of a vCPU that
 /// was unplugged ends before the runner attaches the others.
 const READINGS: usize = 3;
@@ -175,16 +172,17 @@ pub(crate) struct Verified {
 /// The findings of all VMs, or those of the selected ones and of the node.
 ///
 /// # Errors
-/// A pattern fits no VM, or the daemon does not answer.
+/// The daemon does not answer.
 pub(crate) async fn gather(
     client: &Client,
     roots: &Roots,
-    selection: &Selection,
+    selected: &Selected,
     demands: Demands,
 ) -> Result<Verified, Failure> {
-    let (mut described, selected) = client.select(selection).await?;
-    let former = of_former(selection.former(&described), restart(&described), demands);
-    let selected = selected.as_ref();
+    let mut described = selected.described.clone();
+    let former = of_former(selected.former.clone(), restart(&described), demands);
+    let uids = selected.uids();
+    let selected = uids.as_ref();
     let mut readings = Vec::new();
     let now = loop {
         let of_selected = |uid: &PodUid| selected.is_none_or(|selected| selected.contains(uid.as_str()));
@@ -219,6 +217,37 @@ pub(crate) async fn gather(
         verified.not_checked = format!("interrupts (steliactl noise), the last 24 hours ({why})");
     }
     Ok(verified)
+}
+
+/// What an answer of `Reconcile` says is wrong, and which VMs of the description after it wait.
+pub(crate) fn told(mut described: Description, answer: &Map<String, Value>) -> Verified {
+    let (demands, now) = (Demands::default(), output::now());
+    let of = |of: &str| {
+        reasons(answer)
+            .filter(|(uid, ..)| *uid == of)
+            .map(|(.., reason)| reason)
+            .collect()
+    };
+    described.problems = of(NODE);
+    for (uid, vm) in &mut described.node.instances {
+        Arc::make_mut(vm).degraded = of(uid.as_str());
+    }
+    let mut findings = one_reading(&described, &BTreeMap::new(), &Map::new(), demands, now);
+    findings.retain(|one| matches!(one.kind, Kind::Node | Kind::Daemon | Kind::Waiting));
+    Verified::of(&described, findings, demands, now)
+}
+
+/// The reasons of an answer of the daemon's, each with the UID of its pod or of the node, and its code, which a newer daemon may have alone.
+fn reasons(answer: &Map<String, Value>) -> impl Iterator<Item = (&str, &str, Reason)> {
+    let rows = answer.get("reasons").and_then(Value::as_array);
+    rows.into_iter().flatten().filter_map(|row| {
+        let (uid, reason) = row.as_array()?.split_first()?;
+        Some((
+            uid.as_str()?,
+            reason.first()?.as_str()?,
+            reason_of(&Value::from(reason))?,
+        ))
+    })
 }
 
 /// One reading of everything: of the node, and of each VM. A finding is told once, as the first of these has it: the daemon's state, its dry

@@ -8,7 +8,7 @@ use crate::shared::daemon::{Pod, age, whose};
 use crate::shared::output::{Meaning, Render, TextStyle, counted, natural, paragraph, stacked};
 
 /// Whom it is about.
-pub(crate) fn subject(pods: &[&Pod]) -> String {
+fn subject(pods: &[&Pod]) -> String {
     match pods {
         [pod] if pod.pod_uid == NODE => "node".to_owned(),
         pods => whose(pods),
@@ -25,16 +25,8 @@ impl Render for Verified {
     }
 
     fn text(&self, style: TextStyle) -> String {
-        let by_code = self.findings.iter().map(|one| {
-            let alone = (style.wide || one.is_of_node()).then_some((&one.pod, &one.text));
-            ((one.order(), &one.code, alone), one)
-        });
-        let blocks = group_by_key(by_code).into_iter();
-        let mut text: String = blocks.map(|(_, group)| self.block(&group, style)).collect();
-        if !text.is_empty() {
-            text.push('\n');
-        }
-        text + &paragraph(&self.summary(), style)
+        let blank = if self.findings.is_empty() { "" } else { "\n" };
+        self.blocks(style) + blank + &paragraph(&self.summary(), style)
     }
 
     fn failure(&self) -> Option<String> {
@@ -50,6 +42,16 @@ impl Render for Verified {
 }
 
 impl Verified {
+    /// The findings.
+    pub(crate) fn blocks(&self, style: TextStyle) -> String {
+        let by_code = self.findings.iter().map(|one| {
+            let alone = (style.wide || one.is_of_node()).then_some((&one.pod, &one.text));
+            ((one.order(), &one.code, alone), one)
+        });
+        let blocks = group_by_key(by_code).into_iter();
+        blocks.map(|(_, group)| self.block(&group, style)).collect()
+    }
+
     /// The VMs because of which the command fails.
     fn failing(&self) -> BTreeSet<&Pod> {
         let failing = self.findings.iter().filter(|one| one.fails && !one.is_of_node());

@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use stelia_table::PrintError;
 use tempfile::NamedTempFile;
 
 use crate::shared::daemon::{Client, Failure};
@@ -31,7 +32,7 @@ pub(crate) async fn run(client: &Client, roots: &Roots, textfile: Option<&Path>)
     let printed = text::openmetrics(families).map_err(|cause| Failure::Other(format!("encode: {cause}")))?;
     match (textfile, failure) {
         (None, None) => Ok(printed),
-        (None, Some(reason)) => Err(Failure::Partial { printed, reason }),
+        (None, Some(reason)) => Err(PrintError { printed, reason }.into()),
         (Some(path), failure) => {
             let reason = failure.map(|failure| format!("# {}\n", output::printable(&failure)));
             let text = reason.unwrap_or_default() + &text::classic(&printed);

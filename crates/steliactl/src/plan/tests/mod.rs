@@ -208,7 +208,7 @@ fn refused(root: &Path, line: &str) -> (String, String) {
     let failure = steliactl(root, line).unwrap_err();
     assert_eq!(failure.exit_code(), 1);
     match failure {
-        Failure::Partial { printed, reason } => (printed, reason),
+        Failure::Partial { printed, reason, .. } => (printed, reason),
         Failure::Other(text) => (String::new(), text),
         other => panic!("{other:?}"),
     }

@@ -1,15 +1,13 @@
 //! The calls to the daemon.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use stelia_api::client::{Dict, ManagerProxy, MoveRow, OwnedDict};
+use stelia_api::client::{Dict, ManagerProxy, OwnedDict};
 use stelia_api::{BUS_NAME, MANAGER_PATH, Reason, ReasonCode, instance_path};
-use stelia_cpus::CpuSet;
-use stelia_kubelet::PodUid;
-use stelia_model::Unadopted;
+use stelia_model::{Instance, Unadopted};
 use tokio::time::timeout;
 use zbus::proxy::{CacheProperties, MethodFlags};
 use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo};
@@ -18,8 +16,8 @@ use super::failure::{Failure, is_silent};
 use super::names;
 use super::node::Description;
 use super::pod::{Pod, Pods};
-use super::selection::Selection;
-use crate::shared::output::{json_of, note};
+use super::selection::{Selected, Selection};
+use crate::shared::output::json_of;
 
 /// Timeout of a call to the daemon.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(25);
@@ -39,7 +37,9 @@ pub(crate) struct Found {
     pub pod: Pod,
     /// Its object on the bus.
     pub path: OwnedObjectPath,
-    pub cpus: CpuSet,
+    pub instance: Arc<Instance>,
+    /// The node.
+    pub described: Description,
 }
 
 #[derive(Clone)]
@@ -108,14 +108,18 @@ impl Client {
     /// No VM has this name, or several have it.
     pub(crate) async fn find(&self, vm: &str) -> Result<Found, Failure> {
         let described = self.describe().await?;
-        let pod = names::one(&Pods::of(&described), vm);
-        let pod = pod.map_err(|failure| names::or_former(failure, vm, &described))?;
+        let pod = names::one(&Pods::of(&described), vm).map_err(|failure| match failure {
+            Failure::NoSuchInstance(_) => Failure::NoSuchInstance(names::none_on(&described, vm)),
+            failure => failure,
+        })?;
         let found = described.node.instances.get_key_value(pod.pod_uid.as_str());
         let (uid, instance) = found.ok_or_else(|| names::no_instance(vm))?;
+        let path = OwnedObjectPath::try_from(instance_path(uid));
         Ok(Found {
-            path: path_of(uid)?,
-            cpus: instance.exclusive.clone(),
+            path: path.map_err(|cause| Failure::Other(format!("the object path of pod {uid}: {cause}")))?,
+            instance: Arc::clone(instance),
             pod,
+            described,
         })
     }
 
@@ -127,21 +131,12 @@ impl Client {
         parse("Describe", &answer.unwrap_or_default())
     }
 
-    /// The node, and the UIDs of the selected VMs; `None`: of all.
+    /// What the selection means now.
     ///
     /// # Errors
-    /// A pattern fits none, or the daemon does not answer.
-    pub(crate) async fn select(
-        &self,
-        selection: &Selection,
-    ) -> Result<(Description, Option<BTreeSet<String>>), Failure> {
-        let described = self.describe().await?;
-        let selected = selection.among(&described)?;
-        let namespace = selection.empty_namespace(&Pods::of(&described));
-        if let Some(namespace) = namespace.filter(|_| selection.former(&described).is_empty()) {
-            note(&format!("no VM in namespace {namespace}"));
-        }
-        Ok((described, selected))
+    /// No VM has any of its names and patterns, or the daemon does not answer.
+    pub(crate) async fn select(&self, selection: &Selection) -> Result<Selected, Failure> {
+        Selected::of(selection, self.describe().await?)
     }
 
     /// The VMs and containers that the rules of this configuration match and that are not managed.
@@ -165,24 +160,6 @@ impl Client {
         Ok(json_of(&report))
     }
 
-    /// Starts a rebind job, or with a dry run only plans it; returns the job's path and the planned moves.
-    pub(crate) async fn rebind(
-        &self,
-        scope: &str,
-        deadline_s: u32,
-        dry_run: bool,
-    ) -> Result<(OwnedObjectPath, Vec<MoveRow>), Failure> {
-        self.answer_while_alive(self.manager.rebind(scope, deadline_s, options(dry_run)))
-            .await
-    }
-
-    /// Gives an instance so many CPUs, or with a dry run answers what would be done; returns the CPUs, and whether they wait for vCPUs to
-    /// be unplugged.
-    pub(crate) async fn resize(&self, pod_uid: &str, cpus: u32, dry_run: bool) -> Result<(String, bool), Failure> {
-        self.answer_while_alive(self.manager.resize(pod_uid, cpus, options(dry_run)))
-            .await
-    }
-
     pub(crate) fn manager(&self) -> &ManagerProxy<'static> {
         &self.manager
     }
@@ -190,19 +167,6 @@ impl Client {
     pub(crate) fn connection(&self) -> &Connection {
         self.manager.inner().connection()
     }
-
-    /// Deregisters an instance; returns its pod, and the CPUs that it had.
-    pub(crate) async fn deregister(&self, vm: &str) -> Result<(Pod, String), Failure> {
-        let found = self.find(vm).await?;
-        self.answer_while_alive(self.manager.deregister(&found.pod.pod_uid, Dict::new()))
-            .await?;
-        Ok((found.pod, found.cpus.to_string()))
-    }
-}
-
-fn path_of(uid: &PodUid) -> Result<OwnedObjectPath, Failure> {
-    let path = OwnedObjectPath::try_from(instance_path(uid));
-    path.map_err(|cause| Failure::Other(format!("the object path of pod {uid}: {cause}")))
 }
 
 /// A reason from a row of D-Bus: code, text, fix.
@@ -214,6 +178,7 @@ pub(crate) fn reason_of(row: &Value) -> Option<Reason> {
     Some(reason.with_fix(text(2)?.to_owned()))
 }
 
-fn options(dry_run: bool) -> Dict<'static> {
+/// The options of a method that changes something.
+pub(crate) fn options(dry_run: bool) -> Dict<'static> {
     dry_run.then(|| ("dry-run", Variant::from(true))).into_iter().collect()
 }

@@ -2,9 +2,11 @@
 
 use stelia_api::{Reason, State};
 use stelia_cpus::text::named;
+use stelia_kubelet::PodUid;
 use stelia_model::{Instance, PinnedReason};
 
-use crate::shared::output::{Meaning, counted};
+use super::pod::Pod;
+use crate::shared::output::{Meaning, counted, natural};
 
 named! {
     /// The state, or that something is wrong with the VM; in the order of a list.
@@ -74,6 +76,12 @@ pub(crate) fn is_in_trouble(instance: &Instance) -> bool {
         Condition::Pinned => !instance.pinned_reason.is_some_and(PinnedReason::is_wanted),
         Condition::Releasing | Condition::Shared | Condition::Isolated => false,
     }
+}
+
+/// What VMs are sorted by in a list: trouble first.
+pub(crate) fn order(vm: &Instance) -> (Condition, Vec<(usize, String)>, PodUid) {
+    let name = Pod::of(&vm.pod, vm).to_string();
+    (Condition::of(vm), natural(&name), vm.pod.clone())
 }
 
 /// What is wrong with it, then why it is not isolated.

@@ -24,9 +24,9 @@ pub(crate) enum Failure {
     /// The command line is valid for clap, but ambiguous or contradictory.
     #[error("{0}")]
     Usage(String),
-    /// The answer is printed, and the exit code is 1 all the same.
+    /// The answer is printed, and the exit code is this all the same.
     #[error("{reason}")]
-    Partial { printed: String, reason: String },
+    Partial { printed: String, reason: String, code: u8 },
     /// Anything else: the daemon's own text where there is one.
     #[error("{0}")]
     Other(String),
@@ -34,7 +34,11 @@ pub(crate) enum Failure {
 
 impl From<PrintError> for Failure {
     fn from(PrintError { printed, reason }: PrintError) -> Self {
-        Self::Partial { printed, reason }
+        Self::Partial {
+            printed,
+            reason,
+            code: 1,
+        }
     }
 }
 
@@ -42,6 +46,14 @@ impl Failure {
     /// What is wrong with a file.
     pub(crate) fn about(path: &Path, cause: &impl Display) -> Self {
         Self::Other(format!("{}: {cause}", path.display()))
+    }
+
+    /// The answer that is printed all the same; it is empty afterwards.
+    pub(crate) fn take_printed(&mut self) -> String {
+        match self {
+            Self::Partial { printed, .. } => std::mem::take(printed),
+            _ => String::new(),
+        }
     }
 
     /// Whether the caller lacks a permission.
@@ -61,10 +73,10 @@ impl Failure {
 
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Failure::Partial { .. } | Failure::WithFix(..) | Failure::Other(_) => 1,
+            Failure::WithFix(..) | Failure::Other(_) => 1,
             Failure::Usage(_) => 2,
             Failure::NoSuchInstance(_) => 3,
-            Failure::NotRunning(code) => *code,
+            Failure::NotRunning(code) | Failure::Partial { code, .. } => *code,
         }
     }
 }

@@ -10,9 +10,9 @@ use stelia_model::FormerVm;
 use super::client::{Client, connect};
 use super::condition::Condition;
 use super::failure::Failure;
-use super::node::{Description, former_since, restart};
+use super::node::{Description, former_in_words};
 use super::pod::{Pod, Pods};
-use crate::shared::output::{cut, now, some_of};
+use crate::shared::output::{cut, some_of};
 
 /// The number of names that a message offers, and the columns of what was asked for that it repeats.
 const MAX_OFFERED: usize = 3;
@@ -57,41 +57,35 @@ pub(crate) fn none_among<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod
     Failure::NoSuchInstance(format!("no VM on this node {what} {asked}{meant}"))
 }
 
-/// Or, where this was the name of a VM that is none any more, that it was.
-pub(super) fn or_former(failure: Failure, asked: &str, description: &Description) -> Failure {
+/// What is known of a name or a pattern of no VM of the node: that it is of one that was released, or what may be meant.
+pub(super) fn none_on(description: &Description, asked: &str) -> String {
     let pod = |one: &FormerVm| Pod::new(&one.pod, one.pod_name.as_ref());
     let all: Pods = description.node.former.iter().map(pod).collect();
-    let mut formers = description.node.former.iter();
-    let found = formers.find(|one| pod(one).is_called(asked, &all));
-    match (failure, found) {
-        (Failure::NoSuchInstance(_), Some(one)) => {
-            let (what, fix) = (former_since(one.ended_us, now()), restart(description));
-            Failure::NoSuchInstance(format!("{}: {what}; {fix}", pod(one)))
-        }
-        (failure, _) => failure,
-    }
+    let former = description
+        .node
+        .former
+        .iter()
+        .find(|one| pod(one).is_called(asked, &all));
+    former.map_or_else(
+        || none_among(asked, Pods::of(description).iter()).to_string(),
+        |one| former_in_words(description, &pod(one), one.ended_us),
+    )
 }
 
 /// "; did you mean a/web, a/web-2, …?" with the pods whose names contain, or whose UIDs begin with, what none of these pods is called, or
 /// else with the one that is called most like it; empty where none is.
 fn perhaps_meant<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod>) -> String {
     let word = asked.rsplit('/').next().unwrap_or_default().trim_matches(['*', '?']);
-    let pods: Vec<&Pod> = pods.into_iter().collect();
+    let pods: Vec<&Pod> = pods.into_iter().filter(|_| !word.is_empty()).collect();
     let names = pods.iter().map(|pod| pod.pod_name.as_str());
     let nearest = near::nearest(word, names.filter(|name| !name.is_empty()));
     let is_part = |pod: &&&Pod| pod.pod_name.contains(word) || pod.pod_uid.starts_with(word);
-    let mut offered: Vec<String> = match word {
-        "" => Vec::new(),
-        _ => pods.iter().filter(is_part).map(ToString::to_string).collect(),
+    let is_nearest = |pod: &&&Pod| Some(pod.pod_name.as_str()) == nearest;
+    let some = match some_of(pods.iter().filter(is_part).map(ToString::to_string), MAX_OFFERED) {
+        none if none.is_empty() => pods.iter().find(is_nearest).map(ToString::to_string),
+        some => Some(some),
     };
-    if offered.is_empty() {
-        let is_nearest = |pod: &&&Pod| Some(pod.pod_name.as_str()) == nearest;
-        offered.extend(pods.iter().find(is_nearest).map(ToString::to_string));
-    }
-    match some_of(offered, MAX_OFFERED) {
-        none if none.is_empty() => none,
-        some => format!("; did you mean {some}?"),
-    }
+    some.map_or(String::new(), |some| format!("; did you mean {some}?"))
 }
 
 /// The VMs that a shell offers where a command takes one: by namespace and name, or by UID where the name is not known; none when the

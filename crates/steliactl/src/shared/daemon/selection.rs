@@ -1,17 +1,18 @@
 //! The VMs that a command is about: by patterns, by namespace and by state.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use clap_complete::engine::ArgValueCandidates;
 use stelia_api::State;
-use stelia_kubelet::PodUid;
 use stelia_model::Instance;
 
+use super::condition::order;
 use super::failure::Failure;
-use super::names::{VmPattern, is_glob, none_among, or_former, vms};
-use super::node::{Description, former_vms};
+use super::names::{VmPattern, is_glob, none_on, vms};
+use super::node::{Description, former_in_words, former_vms};
 use super::pod::{Pod, Pods};
 
 /// Selects the VMs with reasons of degradation, whatever their state.
@@ -44,13 +45,6 @@ impl Selection {
         *self == Self::default()
     }
 
-    /// Whether it is one word, which names one VM, and nothing else.
-    pub(crate) fn is_name(&self) -> bool {
-        matches!(self.patterns.as_slice(), [one] if !is_glob(one.as_str()))
-            && self.namespace.is_none()
-            && self.states.is_empty()
-    }
-
     /// Whether a state is selected.
     pub(crate) fn has_state(&self, state: &str, degraded: bool) -> bool {
         let is = |one: &String| one == state || (one == DEGRADED && degraded);
@@ -62,20 +56,25 @@ impl Selection {
         !self.states.is_empty()
     }
 
-    fn has_namespace(&self, pod: &Pod) -> bool {
-        self.namespace.as_ref().is_none_or(|one| *one == pod.pod_namespace)
-    }
-
-    /// The namespace that is asked for without patterns, if none of these pods is in it: that is no error, as with kubectl.
-    pub(super) fn empty_namespace(&self, pods: &Pods) -> Option<&str> {
-        let namespace = self.namespace.as_deref().filter(|_| self.patterns.is_empty())?;
-        (!pods.iter().any(|pod| self.has_namespace(pod))).then_some(namespace)
-    }
-
     /// Whether a pod of these is selected, whatever its state.
     pub(crate) fn has(&self, pod: &Pod, among: &Pods) -> bool {
         let is_named = self.patterns.is_empty() || self.patterns.iter().any(|one| pod.fits(one, among));
         is_named && self.has_namespace(pod)
+    }
+
+    fn has_namespace(&self, pod: &Pod) -> bool {
+        self.namespace.as_ref().is_none_or(|one| *one == pod.pod_namespace)
+    }
+
+    fn selects(&self, vm: &Instance, among: &Pods) -> bool {
+        let is_degraded = !vm.degraded.is_empty();
+        self.has(&Pod::of(&vm.pod, vm), among) && self.has_state(vm.state.name(), is_degraded)
+    }
+
+    /// Keeps the selected instances of a description, of which some may have ended; the rest of it stays.
+    pub(crate) fn retain(&self, description: &mut Description) {
+        let all = Pods::of(description);
+        description.node.instances.retain(|_, vm| self.selects(vm, &all));
     }
 
     /// The selected ones of [`former_vms`]. They have no state.
@@ -84,99 +83,185 @@ impl Selection {
         let is_selected = |(pod, _): &(Pod, u64)| self.states.is_empty() && self.has(pod, &pods);
         former_vms(description).filter(is_selected).collect()
     }
+}
 
-    fn selects(&self, uid: &PodUid, instance: &Instance, among: &Pods) -> bool {
-        let is_degraded = !instance.degraded.is_empty();
-        self.has(&Pod::of(uid, instance), among) && self.has_state(instance.state.name(), is_degraded)
-    }
+/// What a selection means on a node.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Selected {
+    pub selection: Selection,
+    /// The node, with all of its VMs.
+    pub described: Description,
+    /// In the order of a list.
+    pub vms: Vec<Arc<Instance>>,
+    /// Those that were released or ended and may run on, each with when that was.
+    pub former: Vec<(Pod, u64)>,
+    /// Of each name and pattern that no VM has, what is known of it.
+    missing: Vec<String>,
+}
 
-    /// Keeps the selected instances of a description, of which some may have ended; the rest of it stays.
-    pub(crate) fn retain(&self, description: &mut Description) {
-        let all = Pods::of(description);
-        let instances = &mut description.node.instances;
-        instances.retain(|uid, one| self.selects(uid, one, &all));
-    }
-
-    /// The UIDs of the selected instances; `None`: of all.
-    ///
-    /// # Errors
-    /// A pattern fits none.
-    pub(crate) fn among(&self, description: &Description) -> Result<Option<BTreeSet<String>>, Failure> {
-        if self.is_all() {
-            return Ok(None);
+impl Selected {
+    /// All VMs.
+    pub(crate) fn all(described: Description) -> Self {
+        let mut vms: Vec<Arc<Instance>> = described.node.instances.values().cloned().collect();
+        vms.sort_by_cached_key(|vm| order(vm));
+        Self {
+            selection: Selection::default(),
+            vms,
+            former: former_vms(&described).collect(),
+            described,
+            missing: Vec::new(),
         }
-        let all = Pods::of(description);
-        let former = self.former(description);
+    }
+
+    /// # Errors
+    /// No VM has any of the names and patterns.
+    pub(crate) fn of(selection: &Selection, described: Description) -> Result<Self, Failure> {
+        let (all, former) = (Pods::of(&described), selection.former(&described));
         let fits = |one: &VmPattern| {
             let is_former = is_glob(one.as_str()) && former.iter().any(|(pod, _)| pod.fits(one, &all));
-            is_former || all.iter().any(|pod| self.has_namespace(pod) && pod.fits(one, &all))
+            is_former
+                || all
+                    .iter()
+                    .any(|pod| selection.has_namespace(pod) && pod.fits(one, &all))
         };
-        if let Some(none) = self.patterns.iter().find(|one| !fits(one)) {
-            let none = none.as_str();
-            return Err(or_former(none_among(none, all.iter()), none, description));
+        let missing = selection.patterns.iter().filter(|one| !fits(one));
+        let missing: Vec<String> = missing.map(|one| none_on(&described, one.as_str())).collect();
+        if !missing.is_empty() && missing.len() == selection.patterns.len() {
+            return Err(Failure::NoSuchInstance(missing.join("; ")));
         }
-        let instances = description.node.instances.iter();
-        let selected = instances.filter(|(uid, one)| self.selects(uid, one, &all));
-        Ok(Some(selected.map(|(uid, _)| uid.to_string()).collect()))
+        let mut selected = Self::all(described);
+        selected.vms.retain(|vm| selection.selects(vm, &all));
+        Ok(Self {
+            selection: selection.clone(),
+            former,
+            missing,
+            ..selected
+        })
+    }
+
+    /// A sentence of each that was released or ended.
+    pub(crate) fn former_in_words(&self) -> Vec<String> {
+        let former = self.former.iter();
+        former
+            .map(|(pod, ended_us)| former_in_words(&self.described, pod, *ended_us))
+            .collect()
+    }
+
+    /// The UIDs; `None`: of all.
+    pub(crate) fn uids(&self) -> Option<BTreeSet<String>> {
+        let uids = self.vms.iter().map(|vm| vm.pod.to_string());
+        (!self.selection.is_all()).then(|| uids.collect())
+    }
+
+    /// Whether it is one word, which names one VM, and nothing else.
+    pub(crate) fn is_name(&self) -> bool {
+        let Selection {
+            patterns,
+            namespace,
+            states,
+        } = &self.selection;
+        matches!(patterns.as_slice(), [one] if !is_glob(one.as_str())) && namespace.is_none() && states.is_empty()
+    }
+
+    /// The outcome of a command about these: a failure where a name was that of no VM.
+    ///
+    /// # Errors
+    /// [`Failure::Partial`] with the outcome, or the outcome's own.
+    pub(crate) fn ended(&self, outcome: Result<String, Failure>) -> Result<String, Failure> {
+        let missing = self.missing.join("; ");
+        match outcome {
+            _ if missing.is_empty() => outcome,
+            Ok(printed) => Err(Failure::Partial {
+                printed,
+                reason: missing,
+                code: 3,
+            }),
+            Err(Failure::Partial { printed, reason, .. }) => Err(Failure::Partial {
+                printed,
+                reason: format!("{missing}; {reason}"),
+                code: 3,
+            }),
+            Err(failure) => Err(failure),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use stelia_kubelet::PodName;
+    use stelia_model::FormerVm;
+
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
-    use stelia_kubelet::PodName;
-
-    fn selection(patterns: &[&str]) -> Selection {
-        Selection {
-            patterns: patterns.iter().map(|one| one.parse().unwrap()).collect(),
-            ..Selection::default()
-        }
-    }
+    use crate::tests::fixtures::{says, selection};
 
     /// The first VM is isolated, the second one waits and is degraded.
     fn named() -> Description {
         let mut node = node();
-        for (uid, name) in PODS
-            .iter()
-            .zip(["virt-launcher-web-x7k2p", "virt-launcher-web-2-abcde"])
-        {
+        let names = ["virt-launcher-web-x7k2p", "virt-launcher-web-2-abcde"];
+        for (uid, name) in PODS.iter().zip(names) {
             instance_mut(&mut node, uid).pod_name = PodName::new("team-a", name);
         }
         node
     }
 
-    fn uids(selection: &Selection) -> Vec<String> {
-        let uids = selection.among(&named()).unwrap();
-        uids.into_iter().flatten().collect()
+    fn selected(line: &[&str]) -> Result<Selected, Failure> {
+        Selected::of(&selection(line), named())
     }
 
     #[test]
-    fn a_vm_is_selected_by_name_pattern_or_uid_and_by_no_beginning() {
-        for (pattern, expected) in [
+    fn vms_are_selected_by_name_pattern_uid_namespace_and_state_and_come_in_the_order_of_a_list() {
+        let both = [PODS[1], PODS[0]];
+        for (line, expected) in [
+            (&[][..], &both[..]),
             // KubeVirt's name of the VM: not the other one, whose name only begins so.
-            ("web", &PODS[..1]),
-            ("web-2", &PODS[1..2]),
-            ("team-a/web", &PODS[..1]),
-            ("virt-launcher-web-x7k2p", &PODS[..1]),
-            ("virt-launcher*", &PODS[..2]),
-            ("team-a/*", &PODS[..2]),
-            ("*-x7k2p", &PODS[..1]),
+            (&["web"], &PODS[..1]),
+            (&["web-2"], &PODS[1..2]),
+            (&["team-a/web"], &PODS[..1]),
+            (&["virt-launcher-web-x7k2p"], &PODS[..1]),
+            (&["virt-launcher*"], &both),
+            (&["team-a/*"], &both),
+            (&["*-x7k2p"], &PODS[..1]),
             // KubeVirt's names of both.
-            ("we?*", &PODS[..2]),
-            ("web-?", &PODS[1..2]),
-            ("team-?/*", &PODS[..2]),
-            (PODS[1], &PODS[1..2]),
+            (&["we?*"], &both),
+            (&["web-?"], &PODS[1..2]),
+            (&["team-?/*"], &both),
+            (&[PODS[1]], &PODS[1..2]),
+            (&["web", PODS[1]], &both),
+            (&["-n", "team-a"], &both),
+            (&["-n", "team-a", "--state=isolated"], &PODS[..1]),
+            (&["--state=pinned,degraded"], &PODS[1..2]),
+            // Its VMs have other states.
+            (&["-n", "team-a", "--state=releasing"], &[]),
+            (&["-n", "team-b"], &[]),
         ] {
-            assert_eq!(uids(&selection(&[pattern])), expected, "{pattern}");
+            let selected = selected(line).unwrap();
+            let uids: Vec<&str> = selected.vms.iter().map(|vm| vm.pod.as_str()).collect();
+            assert_eq!(uids, expected, "{line:?}");
+            assert_eq!(selected.uids().is_none(), line.is_empty(), "{line:?}");
         }
-        assert_eq!(uids(&selection(&["web", PODS[1]])), &PODS[..2]);
+        for (line, is_name) in [
+            (&["web"][..], true),
+            (&[PODS[1]], true),
+            (&["web*"], false),
+            (&["web", "web-2"], false),
+            (&["-n", "team-a", "web"], false),
+        ] {
+            assert_eq!(selected(line).unwrap().is_name(), is_name, "{line:?}");
+        }
         let mut named_like_another = named();
         instance_mut(&mut named_like_another, PODS[0]).pod_name = PodName::new("team-a", PODS[1]);
-        let selected = selection(&[PODS[1]]).among(&named_like_another).unwrap();
-        assert_eq!(selected, Some(BTreeSet::from([PODS[1].to_owned()])));
-        let refused = |pattern: &str| selection(&[pattern]).among(&named()).unwrap_err();
-        for beginning in [
+        let selected = Selected::of(&selection(&[PODS[1]]), named_like_another).unwrap();
+        assert_eq!((selected.vms.len(), selected.vms[0].pod.as_str()), (1, PODS[1]));
+        // While top runs a VM may end.
+        let mut node = named();
+        selection(&["db"]).retain(&mut node);
+        assert!(node.node.instances.is_empty());
+    }
+
+    #[test]
+    fn a_name_of_no_vm_is_told_and_the_beginning_of_a_name_is_none() {
+        for none in [
             "virt-launcher",
             "virt-launcher-web-x7k2",
             "we",
@@ -184,61 +269,48 @@ mod tests {
             "team-a/",
             "team-a/we",
             &PODS[1][..8],
+            "db",
+            "db*",
         ] {
-            assert_eq!(refused(beginning).exit_code(), 3, "{beginning}");
+            assert_eq!(selected(&[none]).unwrap_err().exit_code(), 3, "{none}");
+            // The others are the answer.
+            let some = selected(&["web", none]).unwrap();
+            assert_eq!(some.vms.len(), 1, "{none}");
+            let Err(Failure::Partial {
+                printed,
+                reason,
+                code: 3,
+            }) = some.ended(Ok("answer".to_owned()))
+            else {
+                panic!("{none}")
+            };
+            assert!(printed == "answer" && reason.contains(none), "{reason}");
         }
-        assert!(
-            refused("we")
-                .to_string()
-                .contains("did you mean team-a/virt-launcher-web-2-abcde, ")
-        );
+        let meant = selected(&["we"]).unwrap_err().to_string();
+        says(&meant, &["did you mean team-a/virt-launcher-web-2-abcde, "]);
+        assert_eq!(selected(&["web"]).unwrap().ended(Ok(String::new())), Ok(String::new()));
     }
 
     #[test]
-    fn a_namespace_and_states_narrow_it() {
-        let of = |namespace: &str, states: &[&str]| Selection {
-            namespace: Some(namespace.to_owned()),
-            states: states.iter().map(|one| (*one).to_owned()).collect(),
-            ..Selection::default()
-        };
-        assert_eq!(uids(&of("team-a", &[])), &PODS[..2]);
-        assert_eq!(uids(&of("team-a", &["isolated"])), &PODS[..1]);
-        assert_eq!(uids(&of("team-a", &["pinned", "degraded"])), &PODS[1..2]);
-        assert_eq!(uids(&of("team-b", &[])), [""; 0]);
-        let empty = |selection: &Selection| selection.empty_namespace(&Pods::of(&named())).map(str::to_owned);
-        assert_eq!(empty(&of("team-b", &[])).as_deref(), Some("team-b"));
-        // Its VMs have other states.
-        assert_eq!(empty(&of("team-a", &["releasing"])), None);
-        assert_eq!(empty(&selection(&["web"])), None);
-    }
-
-    #[test]
-    fn what_fits_nothing_is_an_error_and_everything_is_none() {
-        assert_eq!(Selection::default().among(&named()).unwrap(), None);
-        for pattern in ["db", "db*"] {
-            let failure = selection(&["web", pattern]).among(&named()).unwrap_err();
-            assert_eq!(failure.exit_code(), 3, "{pattern}");
-        }
+    fn a_vm_that_was_released_is_told_with_its_age() {
         let mut node = named();
         let (uid, one) = node.node.instances.pop_first().unwrap();
-        let former = stelia_model::FormerVm {
+        let former = FormerVm {
             pod: uid,
             pod_name: one.pod_name.clone(),
+            ended_us: crate::shared::output::now() - 43_000_000,
             ..Default::default()
         };
         node.node.former = vec![former].into();
-        let failure = selection(&["web"]).among(&node).unwrap_err();
-        assert!(failure.exit_code() == 3 && failure.to_string().contains("released or ended"));
-        // While top runs a VM may end.
-        let mut node = named();
-        let ended = selection(&["db"]);
-        ended.retain(&mut node);
-        assert!(node.node.instances.is_empty());
-    }
-
-    #[test]
-    fn one_word_that_is_no_pattern_is_a_name() {
-        assert!(selection(&["web"]).is_name());
-        assert!(!selection(&["web*"]).is_name() && !selection(&["web", "db"]).is_name());
+        let of = |line: &[&str]| Selected::of(&selection(line), node.clone());
+        let words = "team-a/virt-launcher-web-x7k2p: released or ended 43s ago, not isolated if still running; restart";
+        let failure = of(&["web"]).unwrap_err();
+        assert_eq!(failure.exit_code(), 3);
+        says(&failure.to_string(), &[words]);
+        for line in [&["virt*"][..], &["-n", "team-a"], &[]] {
+            says(&of(line).unwrap().former_in_words().concat(), &[words]);
+        }
+        // They have no state.
+        assert!(of(&["--state=isolated"]).unwrap().former.is_empty());
     }
 }

@@ -12,13 +12,12 @@ use std::path::Path;
 use serde::Serialize;
 use stelia_cpus::located::{Located, Part};
 use stelia_cpus::{NodeSet, Topology};
-use stelia_kernel::cgroup::CgroupPath;
-use stelia_kernel::locality::{Distance, Locality, PartRow, VfioDevices, certificate, pairs, size};
+use stelia_kernel::locality::{Locality, PartRow, VfioDevices, certificate, pairs, size};
 use stelia_kernel::vfio::behind;
 
 use crate::shared::daemon::Description;
 use crate::shared::kernel::Roots;
-use crate::shared::kernel::threads::{self, Process};
+use crate::shared::kernel::threads::Process;
 use crate::shared::located;
 use crate::shared::output::{self, Column, TextStyle, column, counted, headed, table};
 
@@ -51,20 +50,12 @@ pub(crate) const CERTIFICATE: [Column<CertificateRow>; 6] = [
         .or_nothing(),
 ];
 
-/// A GPU, a network card and their distance.
-pub(crate) const PAIRS: [Column<[String; 3]>; 3] = [
-    column("GPU", |[gpu, ..]: &[String; 3]| gpu.clone()),
-    column("NIC", |[_, nic, _]: &[String; 3]| nic.clone()),
-    column("DISTANCE", |[.., distance]: &[String; 3]| distance.clone()),
-];
-
 impl VmLocality {
     /// The daemon's report on this pod, and the VFIO devices that its processes have open, as far as they may be read.
     /// `None` where the daemon has no report on it.
     pub(crate) fn of(description: &Description, pod: &str, roots: &Roots, processes: &[Process]) -> Option<Self> {
         let mut locality = description.locality.instances.get(pod)?.clone();
-        let pids = processes.iter().map(|process| process.pid);
-        add_opened(&mut locality, &description.node.topology, roots, pids);
+        add_opened(&mut locality, &description.node.topology, roots, processes);
         Some(Self {
             locality,
             recorded: description.node.ledger.located.get(pod).cloned().unwrap_or_default(),
@@ -103,7 +94,7 @@ impl VmLocality {
             .collect()
     }
 
-    /// Tables, printed after the properties.
+    /// A table and lines, printed after the properties.
     pub(crate) fn text(&self, style: TextStyle) -> String {
         let (heading, mut body) = match self.certificate().as_slice() {
             [] => ("Locality: the VM has no exclusive CPUs".to_owned(), String::new()),
@@ -115,42 +106,32 @@ impl VmLocality {
         if let Some(why) = &self.devices_unknown {
             body += &format!("kubelet's devices are not known: {}\n", output::printable(why));
         }
-        headed(&heading, style, body) + &self.pairs(style)
-    }
-
-    fn pairs(&self, style: TextStyle) -> String {
-        let pairs = pairs(&self.locality.pci);
-        if pairs.is_empty() {
-            return String::new();
-        }
-        let rows = pairs.into_iter().map(|pair| {
-            let words = |distance: Distance| format!("{}, {}", distance.name(), distance.words());
-            let distance = pair.distance.map(words).unwrap_or_default();
-            [pair.gpu.address.clone(), pair.nic.address.clone(), distance]
+        let lines = pairs(&self.locality.pci).into_iter().filter_map(|pair| {
+            let (gpu, nic, distance) = (&pair.gpu.address, &pair.nic.address, pair.distance?);
+            Some(format!(
+                "GPU {gpu} and NIC {nic}: {}, {}\n",
+                distance.name(),
+                distance.words()
+            ))
         });
-        let rows: Vec<_> = rows.collect();
-        headed("GPUs and network cards", style, table(&PAIRS, &rows, style))
+        body.extend(lines);
+        headed(&heading, style, body)
     }
 }
 
 /// Adds the VFIO devices that these processes have open. What may not be read is left out: only root may list the open files of a VM's
 /// processes.
-fn add_opened(locality: &mut Locality, topology: &Topology, roots: &Roots, pids: impl Iterator<Item = i32>) {
-    let numbers: BTreeSet<(u32, u32)> = pids.flat_map(|pid| open_devices(&roots.proc, pid)).collect();
+fn add_opened(locality: &mut Locality, topology: &Topology, roots: &Roots, processes: &[Process]) {
+    let numbers = processes
+        .iter()
+        .flat_map(|process| open_devices(&roots.proc, process.pid));
+    let numbers: BTreeSet<(u32, u32)> = numbers.collect();
     // Their addresses, of mediated ones the UUIDs.
-    let opened: BTreeSet<String> = numbers
-        .into_iter()
-        .flat_map(|number| behind(&roots.sys, number))
-        .collect();
+    let opened = numbers.into_iter().flat_map(|number| behind(&roots.sys, number));
+    let opened: BTreeSet<String> = opened.collect();
     if !opened.is_empty() {
         VfioDevices::new(&roots.proc, &roots.sys, topology).add(locality, &opened, |_| None);
     }
-}
-
-/// Adds the VFIO devices that the processes in this scope have open, as far as they may be read.
-pub(crate) fn add_vfio_devices(locality: &mut Locality, topology: &Topology, roots: &Roots, scope: &CgroupPath) {
-    let pids = threads::members(roots, scope).unwrap_or_default();
-    add_opened(locality, topology, roots, pids.into_iter());
 }
 
 /// The numbers of the character devices that a process has open.

@@ -17,12 +17,6 @@ pub(crate) struct Roots {
     pub sys: PathBuf,
 }
 
-impl Default for Roots {
-    fn default() -> Self {
-        Self::below(Path::new("/"))
-    }
-}
-
 impl Roots {
     pub(crate) fn below(root: &Path) -> Self {
         Self {

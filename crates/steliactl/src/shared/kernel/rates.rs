@@ -1,13 +1,14 @@
 //! Rates from two samples, and what of them disturbs a VM.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
+use serde_json::json;
 use stelia_api::{Reason, ThreadRole};
-use stelia_cpus::CpuSet;
-use stelia_settings::Isolation;
+use stelia_model::Instance;
 
-use crate::shared::daemon::{Condition, Pod, is_in_trouble, note, reasons};
+use crate::shared::daemon::{Condition, Pod, note, reasons};
 use crate::shared::kernel::sample::{InstanceCounts, Sample, ThreadCounts};
 
 /// Time that a vCPU waits for its CPU, in percent: above this the guest notices it.
@@ -26,6 +27,9 @@ pub(crate) struct Model {
     pub seconds: f64,
     /// What is wrong on the node.
     pub problems: Vec<Reason>,
+    /// Where there is no VM, a sentence of each that was released or ended.
+    #[serde(skip)]
+    pub former: Vec<String>,
     pub instances: Vec<InstanceRates>,
 }
 
@@ -33,16 +37,8 @@ pub(crate) struct Model {
 pub(crate) struct InstanceRates {
     #[serde(flatten)]
     pub pod: Pod,
-    /// isolated, pinned, waiting, …
-    pub state: String,
-    pub isolation: Isolation,
-    /// As JSON whether it is degraded.
-    #[serde(rename = "degraded", serialize_with = "is_degraded")]
-    pub condition: Condition,
-    #[serde(skip)]
-    pub in_trouble: bool,
-    #[serde(rename = "exclusive_cpus")]
-    pub cpus: CpuSet,
+    #[serde(flatten, serialize_with = "shown")]
+    pub instance: Arc<Instance>,
     /// CPU time of the threads in `float`, percent of one CPU.
     #[serde(rename = "float_ratio", serialize_with = "ratio")]
     pub float_percent: Option<f64>,
@@ -103,8 +99,11 @@ fn us<S: Serializer>(seconds: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64((seconds * 1e6).round() as u64)
 }
 
-fn is_degraded<S: Serializer>(condition: &Condition, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_bool(matches!(condition, Condition::Degraded | Condition::Evicted))
+fn shown<S: Serializer>(vm: &Arc<Instance>, serializer: S) -> Result<S::Ok, S::Error> {
+    let degraded = matches!(Condition::of(vm), Condition::Degraded | Condition::Evicted);
+    let (state, isolation, cpus) = (vm.state, vm.isolation, &vm.exclusive);
+    let members = json!({ "state": state, "isolation": isolation, "degraded": degraded, "exclusive_cpus": cpus });
+    members.serialize(serializer)
 }
 
 pub(crate) fn rates(before: &Sample, now: &Sample) -> Model {
@@ -113,6 +112,7 @@ pub(crate) fn rates(before: &Sample, now: &Sample) -> Model {
     Model {
         seconds,
         problems: now.problems.clone(),
+        former: Vec::new(),
         instances: instances
             .map(|(pod, one)| InstanceRates::of(pod, before.instances.get(pod), one, seconds))
             .collect(),
@@ -127,6 +127,10 @@ fn rate(before: Option<u64>, now: Option<u64>, seconds: f64, unit: f64) -> Optio
 }
 
 impl InstanceRates {
+    pub(crate) fn condition(&self) -> Condition {
+        Condition::of(&self.instance)
+    }
+
     fn of(uid: &str, before: Option<&InstanceCounts>, now: &InstanceCounts, seconds: f64) -> Self {
         let instance = &now.instance;
         let vcpus = now.vcpus.iter();
@@ -158,11 +162,7 @@ impl InstanceRates {
         let measured = || measured.into_iter().next().or_else(|| Some(worst?.note.clone()));
         Self {
             pod: Pod::new(uid, instance.pod_name.as_ref()),
-            state: instance.state.to_string(),
-            isolation: instance.isolation,
-            condition: Condition::of(instance),
-            in_trouble: is_in_trouble(instance),
-            cpus: instance.exclusive.clone(),
+            instance: Arc::clone(instance),
             float_percent: grown(|one| one.float_us, 1e4),
             throttled_percent,
             device_interrupts_per_second: interrupts,
@@ -237,11 +237,9 @@ pub(crate) fn worst(vcpus: &[VcpuRates]) -> Option<&VcpuRates> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use stelia_api::ReasonCode;
-    use stelia_model::Instance;
 
     use super::*;
 

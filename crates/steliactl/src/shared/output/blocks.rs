@@ -1,31 +1,40 @@
 //! Stacked lines: a label with a text beside it, which goes on below itself where it is longer than the terminal is wide.
 
-use super::{Meaning, TextStyle, columns, printable, shorten, wrap};
+use super::{Column, Meaning, TextStyle, column, columns, printable, shorten, table};
 
-/// The least width of a text beside a label on a terminal.
-const MIN_WIDTH: usize = 24;
 /// A path that is longer is shortened on a terminal.
 const MAX_PATH_WIDTH: usize = 44;
 
 /// A name, what it says, and what that means.
 pub(crate) type Fact = (String, String, Meaning);
 
-/// Facts, one below the other.
+const FACTS: [Column<Fact>; 2] = [
+    column("", |(name, ..): &Fact| name.clone()).means(|(.., meaning)| *meaning),
+    column("", |(_, text, _): &Fact| text.clone()).wraps(),
+];
+
+/// Facts, one below the other. On a terminal long paths lose their middle, and no line ends behind the word "steliactl".
 pub(crate) fn facts(facts: &[Fact], style: TextStyle) -> String {
     let widest = facts.iter().map(|(name, ..)| columns(name)).max().unwrap_or(0);
-    let lines = facts.iter();
-    lines
-        .map(|(name, text, meaning)| hanging(name, widest + 2, *meaning, text, style))
-        .collect()
+    let word = |word: &str| match style.width {
+        Some(_) if word.starts_with('/') => shorten(word, MAX_PATH_WIDTH),
+        _ => word.to_owned(),
+    };
+    let rows = facts.iter().map(|(name, text, meaning)| {
+        let words: Vec<String> = printable(text).split(' ').map(word).collect();
+        let blanks = " ".repeat(widest.saturating_sub(columns(name)));
+        let text = words.join(" ").replace("steliactl ", "steliactl\u{a0}");
+        (format!("{name}{blanks}"), text, *meaning)
+    });
+    let style = TextStyle {
+        legend: false,
+        wide: false,
+        ..style
+    };
+    table(&FACTS, &rows.collect::<Vec<_>>(), style).replace('\u{a0}', " ")
 }
 
-/// A label with a text beside it, whose lines all begin in column `indent`.
-pub(crate) fn hanging(label: &str, indent: usize, meaning: Meaning, text: &str, style: TextStyle) -> String {
-    let blanks = " ".repeat(indent.saturating_sub(columns(label)));
-    meaning.paint(label, style) + &blanks + &beside(indent, text, style)
-}
-
-/// A finding: its label, whom it is about and the fact; below these what follows and what to do, unless empty.
+/// A finding: its label, whom it is about and the fact; below these what follows and what to do, a line each, unless empty.
 pub(crate) fn stacked(
     (label, meaning): (&str, Meaning),
     subject: &str,
@@ -34,39 +43,14 @@ pub(crate) fn stacked(
     fix: &str,
     style: TextStyle,
 ) -> String {
-    let mut lines = hanging(label, 6, meaning, &format!("{subject}: {fact}"), style);
-    for (name, text) in [("      effect", effect), ("      fix", fix)] {
-        if !text.is_empty() {
-            lines += &hanging(name, 14, Meaning::Plain, text, style);
-        }
-    }
-    lines
-}
-
-/// The lines of a text, of which all but the first begin in column `indent`. On a terminal long paths lose their middle, and no line ends
-/// behind the word "steliactl".
-fn beside(indent: usize, text: &str, style: TextStyle) -> String {
-    let text = printable(text);
-    let lines = match style.width {
-        None => vec![text],
-        Some(width) => {
-            let room = width.saturating_sub(indent).max(MIN_WIDTH);
-            let is_path = |word: &str| word.starts_with('/');
-            let most = |word: &str| {
-                if is_path(word) {
-                    room.min(MAX_PATH_WIDTH)
-                } else {
-                    usize::MAX
-                }
-            };
-            let word = |word| shorten(word, most(word));
-            let words: Vec<String> = text.split(' ').map(word).collect();
-            let text = words.join(" ").replace("steliactl ", "steliactl\u{a0}");
-            let lines = wrap(&text, room).into_iter();
-            lines.map(|line| line.replace('\u{a0}', " ")).collect()
-        }
-    };
-    lines.join(&format!("\n{}", " ".repeat(indent))) + "\n"
+    let row = |label: String, text: &str, meaning| facts(&[(label, text.to_owned(), meaning)], style);
+    let labels = ["effect", "fix"].into_iter().chain(std::iter::repeat(""));
+    let effects = if effect.is_empty() { [].as_slice() } else { &[effect] };
+    let below = labels
+        .skip(1 - effects.len())
+        .zip(effects.iter().copied().chain(fix.lines()));
+    let below = below.map(|(label, text)| row(format!("      {label:<6}"), text, Meaning::Plain));
+    row(format!("{label:<4}"), &format!("{subject}: {fact}"), meaning) + &below.collect::<String>()
 }
 
 #[cfg(test)]

@@ -16,10 +16,10 @@ use stelia_api::client::OwnedDict;
 use unicode_width::UnicodeWidthStr;
 use zbus::Variant;
 
-pub(crate) use blocks::{Fact, facts, hanging, stacked};
+pub(crate) use blocks::{Fact, facts, stacked};
 pub(crate) use stelia_table::{
     Column, Form, Grid, Meaning, OutputOptions, Render, TextStyle, column, counted, cut, now, paragraph, printable,
-    properties, shorten, table, width, wrap,
+    properties, shorten, table, width,
 };
 
 /// How many columns a text takes.
@@ -128,7 +128,7 @@ pub(crate) fn time(usec: u64) -> String {
     }
 }
 
-/// Escapes every value in a page or a picture ([`askama`], `askama.toml`), and replaces the characters that [`printable`] does.
+/// Escapes every value in a page ([`askama`], `askama.toml`), and replaces the characters that [`printable`] does.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Markup;
 

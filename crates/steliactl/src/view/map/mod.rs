@@ -1,9 +1,8 @@
 //! `map`: the node drawn, from sockets down to CPUs, each CPU marked by its owner and the owner's state.
 //!
 //! `gather` puts together what the daemon describes and what sysfs has on memory and caches, and chooses what stands for each CPU and pod
-//! ([`signs`]). [`text`] and [`picture`] only arrange that.
+//! ([`signs`]). [`text`] only arranges that.
 
-mod picture;
 mod signs;
 #[cfg(test)]
 mod tests;
@@ -16,13 +15,12 @@ use std::path::Path;
 use serde::Serialize;
 use stelia_api::Reason;
 use stelia_cpus::{CpuSet, Topology};
-use stelia_kernel::locality::{Locality, MemoryPlace, size};
+use stelia_kernel::locality::size;
 use stelia_koordinator::report::numa;
 use stelia_kubelet::PodUid;
 
 use self::signs::Sign;
-use crate::shared::daemon::{self, Condition, Description, Failure, Owner, owner};
-use crate::shared::kernel::locality;
+use crate::shared::daemon::{self, Condition, Owner, Selected, former_vms, owner};
 use crate::shared::kernel::{Roots, host_name};
 use crate::shared::located::clock;
 use crate::shared::output::{self, Meaning, Render, TextStyle, counted};
@@ -44,8 +42,6 @@ pub(crate) struct Map {
     pods: Vec<Pod>,
     /// They have no place on the map: the kernel does not say where they are.
     offline: CpuSet,
-    /// Why kubelet's devices are not known.
-    devices_unknown: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -91,9 +87,6 @@ struct Mark {
     owner: String,
     #[serde(skip)]
     sign: Sign,
-    /// The classes of its box on the picture.
-    #[serde(skip)]
-    class: String,
     #[serde(skip)]
     meaning: Meaning,
 }
@@ -101,9 +94,6 @@ struct Mark {
 /// A VM's pod, or another one with CPUs of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Pod {
-    /// Its place among all pods of the node, selected or not.
-    #[serde(skip)]
-    number: usize,
     /// Without the sign of its state.
     #[serde(rename = "mark")]
     letters: String,
@@ -112,31 +102,9 @@ struct Pod {
     cpus: CpuSet,
     /// In words.
     state: String,
-    /// Those that have a NUMA node.
-    devices: Vec<PodDevice>,
     /// That of its CPUs.
     #[serde(skip)]
     mark: Mark,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct PodDevice {
-    name: String,
-    node: u32,
-    count: u32,
-    /// Whether none of the pod's CPUs is near it.
-    remote: bool,
-}
-
-impl PodDevice {
-    /// What follows its name and its pod's letters: whether it is remote, and how many there are.
-    fn suffix(&self) -> String {
-        let remote = if self.remote { "^" } else { "" };
-        match self.count {
-            1 => remote.to_owned(),
-            count => format!("{remote}×{count}"),
-        }
-    }
 }
 
 impl Map {
@@ -158,27 +126,15 @@ impl Map {
         )
     }
 
-    /// The signs of all CPUs, and of these pods and their devices.
-    fn signs<'a>(&'a self, pods: impl IntoIterator<Item = &'a Pod>) -> BTreeSet<Sign> {
+    /// The signs of all CPUs, and of these pods.
+    fn signs<'a>(&self, pods: impl IntoIterator<Item = &'a Pod>) -> BTreeSet<Sign> {
         let cpus = self.cores.iter().flat_map(|core| &core.cpus).map(|cpu| cpu.mark.sign);
-        let pods = pods.into_iter().flat_map(|pod| {
-            let is_remote = pod.devices.iter().any(|device| device.remote);
-            [Some(pod.mark.sign), is_remote.then_some(signs::REMOTE)]
-        });
-        cpus.chain(pods.flatten()).collect()
+        cpus.chain(pods.into_iter().map(|pod| pod.mark.sign)).collect()
     }
 
-    /// Writes the picture to a file; `-` is standard output, for which it is returned.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub(crate) fn write_svg(&self, path: &Path) -> Result<String, Failure> {
-        let picture = picture::svg(self).map_err(|cause| Failure::Other(format!("draw the map: {cause}")))?;
-        if path == Path::new("-") {
-            return Ok(picture);
-        }
-        let failed = |cause| Failure::Other(format!("write {}: {cause}", path.display()));
-        fs::write(path, picture).map(|()| String::new()).map_err(failed)
+    /// The cores of each NUMA node within a socket.
+    fn numa_nodes(&self) -> impl Iterator<Item = &[Core]> {
+        self.cores.chunk_by(|a, b| (a.socket, a.node) == (b.socket, b.node))
     }
 }
 
@@ -188,11 +144,11 @@ impl Render for Map {
     }
 }
 
-/// The node as the daemon describes it, with what sysfs has. What cannot be read is left out of the map. Only the pods with these UIDs have
-/// marks; `None`: all.
-pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<&BTreeSet<String>>) -> Map {
+/// The node as the daemon describes it, with what sysfs has. What cannot be read is left out of the map. Only the selected pods have marks.
+pub(crate) fn gather(selected: &Selected, roots: &Roots) -> Map {
+    let description = &selected.described;
     let node = &description.node;
-    let pods = pods(description, roots, selected);
+    let pods = pods(selected);
     let mark = |cpu: u32| {
         let owner = owner(description, cpu);
         let pod = match &owner {
@@ -206,59 +162,61 @@ pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<
         )
     };
     let caches = caches(&roots.sys, &node.topology);
-    let mut cores: BTreeMap<(u32, u32, u32), Core> = BTreeMap::new();
+    let mut cores: Vec<Core> = Vec::new();
     for (number, cpu) in &node.topology.cpus {
-        let core = cores.entry((cpu.package, cpu.node, cpu.core)).or_insert_with(|| Core {
-            socket: cpu.package,
-            node: cpu.node,
-            core: cpu.core,
-            l3: caches.iter().find(|cache| cache.cpus.contains(*number)).cloned(),
-            cpus: Vec::new(),
-        });
-        core.cpus.push(Cpu {
+        let cpu_of_core = Cpu {
             cpu: *number,
             mark: mark(*number),
-        });
+        };
+        let place = (cpu.package, cpu.node, cpu.core);
+        match cores.iter_mut().find(|one| (one.socket, one.node, one.core) == place) {
+            Some(core) => core.cpus.push(cpu_of_core),
+            None => cores.push(Core {
+                socket: cpu.package,
+                node: cpu.node,
+                core: cpu.core,
+                l3: caches.iter().find(|cache| cache.cpus.contains(*number)).cloned(),
+                cpus: vec![cpu_of_core],
+            }),
+        }
     }
     let kernel = numa::read(&roots.sys).unwrap_or_default();
     let memory = |node: u32| Some(kernel.get(&node)?.memory?.total);
     Map {
         host: host_name(&roots.proc),
         time_us: output::now(),
-        memory_bytes: cores.values().map(|core| (core.node, memory(core.node))).collect(),
-        cores: by_first_cpu(cores.into_values().collect()),
+        memory_bytes: cores.iter().map(|core| (core.node, memory(core.node))).collect(),
+        cores: by_place(cores),
         pods,
         offline: node.offline.clone(),
-        devices_unknown: description.locality.devices_unknown.clone(),
         problems: description.problems.clone(),
     }
 }
 
-/// Sockets, in them NUMA nodes, and in these L3 caches, each in the order of its first CPU: firmware numbers the former as it likes.
-fn by_first_cpu(mut cores: Vec<Core>) -> Vec<Core> {
+/// Cores in the order of their first CPUs, put together by sockets, NUMA nodes and L3 caches, each of which is where its first CPU is: firmware
+/// numbers them as it likes.
+fn by_place(mut cores: Vec<Core>) -> Vec<Core> {
     let all = cores.clone();
+    let first = |is: &dyn Fn(&Core) -> bool| all.iter().position(is);
     cores.sort_by_cached_key(|one| {
-        let first = |is: &dyn Fn(&Core) -> bool| {
-            let cpus = all.iter().filter(|core| core.socket == one.socket && is(core));
-            cpus.filter_map(|core| Some(core.cpus.first()?.cpu)).min()
-        };
-        let is_here = |core: &Core| core.node == one.node;
-        let own = one.cpus.first().map(|cpu| cpu.cpu);
-        [
-            first(&|_| true),
+        let is_here = |core: &Core| (core.socket, core.node) == (one.socket, one.node);
+        let socket = first(&|core| core.socket == one.socket);
+        (
+            socket,
             first(&is_here),
             first(&|core| is_here(core) && core.l3 == one.l3),
-            own,
-        ]
+        )
     });
     cores
 }
 
-/// The VMs, and other pods to which kubelet gave CPUs, by their first CPUs, so that the letters ascend along the map. Which letters a pod
-/// has does not depend on what is selected.
-fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<String>>) -> Vec<Pod> {
-    let node = &description.node;
-    let uids: BTreeSet<&PodUid> = node.instances.keys().chain(node.entries.keys()).collect();
+/// The VMs, other pods to which kubelet gave CPUs, and VMs that were released, by their first CPUs, so that the letters ascend along the map.
+/// Which letters a pod has does not depend on what is selected.
+fn pods(selected: &Selected) -> Vec<Pod> {
+    let (description, node) = (&selected.described, &selected.described.node);
+    let former: Vec<daemon::Pod> = former_vms(description).map(|(pod, _)| pod).collect();
+    let known = node.instances.keys().chain(node.entries.keys()).map(PodUid::as_str);
+    let uids: BTreeSet<&str> = known.chain(former.iter().map(|pod| pod.pod_uid.as_str())).collect();
     let all = uids.into_iter().map(|uid| {
         let instance = node.instances.get(uid);
         let containers = node.entries.get(uid).into_iter().flat_map(BTreeMap::values);
@@ -269,53 +227,36 @@ fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<Str
     let mut all: Vec<_> = all.collect();
     // Those without CPUs come last. Equal ones stay in the order of their UIDs.
     all.sort_by_key(|(.., cpus)| cpus.iter().next().unwrap_or(u32::MAX));
-    let is_selected = |uid: &PodUid| selected.is_none_or(|selected| selected.contains(uid.as_str()));
+    let is_selected = |uid: &str| {
+        let is_former = selected.former.iter().any(|(pod, _)| pod.pod_uid == uid);
+        selected.selection.is_all() || is_former || selected.vms.iter().any(|vm| vm.pod.as_str() == uid)
+    };
     let selected = (0..).zip(all).filter(|(_, (uid, ..))| is_selected(uid));
     let pods = selected.map(|(number, (uid, instance, cpus))| {
-        let found = description.locality.instances.get(uid.as_str());
-        let mut locality = found.cloned().unwrap_or_default();
-        if let Some(instance) = instance {
-            locality::add_vfio_devices(&mut locality, &node.topology, roots, &instance.scope);
-        }
+        let sign = signs::sign_of_pod(instance.map(|vm| Condition::of(vm)));
+        let (pod, state, meaning) = match (instance, former.iter().find(|pod| pod.pod_uid == uid)) {
+            (Some(one), _) => {
+                let state = format!("{} {}", Condition::of(one), one.class());
+                (
+                    daemon::Pod::of(&one.pod, one),
+                    state.trim_end().to_owned(),
+                    Condition::of(one).meaning(),
+                )
+            }
+            (None, Some(pod)) => (pod.clone(), "released or ended".to_owned(), Meaning::Plain),
+            (None, None) => (daemon::Pod::unnamed(uid), "no VM".to_owned(), Meaning::Plain),
+        };
         let degraded = instance.iter().flat_map(|one| &one.degraded).map(Reason::to_string);
-        let state = instance.map(|one| format!("{} {}", Condition::of(one), one.class()));
-        let former = node.former.iter().find(|one| one.pod == *uid);
-        let none = if former.is_some() { "released or ended" } else { "no VM" };
-        let state = state.map_or(none.to_owned(), |state| state.trim_end().to_owned());
-        let sign = signs::sign_of_pod(instance.map(|instance| &**instance));
-        let name = instance.map_or_else(|| former?.pod_name.as_ref(), |one| one.pod_name.as_ref());
-        let pod = daemon::Pod::new(uid, name);
         let words: Vec<String> = std::iter::once(format!("{pod}, {state}")).chain(degraded).collect();
-        let meaning = instance.map_or(Meaning::Plain, |one| Condition::of(one).meaning());
-        let mark = sign.mark(number, words.join("; "), meaning);
         Pod {
-            number,
             letters: signs::letters(number),
+            mark: sign.mark(number, words.join("; "), meaning),
             pod,
             cpus,
             state,
-            devices: devices(&locality),
-            mark,
         }
     });
     pods.collect()
-}
-
-/// kubelet's devices, with the VFIO devices by their own names. Devices on no NUMA node, such as `/dev/kvm`, have no place on a map.
-fn devices(locality: &Locality) -> Vec<PodDevice> {
-    let is_pci = |resource: &str| locality.pci.iter().any(|one| one.resource.as_deref() == Some(resource));
-    let of_kubelet = locality.devices.iter().filter(|device| !is_pci(&device.name));
-    let of_kubelet = of_kubelet.map(|device| (device.name.clone(), device.node, device.count));
-    let of_pci = locality.pci.iter().map(|device| (device.name(), device.node, 1));
-    let placed = of_kubelet.chain(of_pci).filter_map(|(name, node, count)| {
-        Some(PodDevice {
-            name,
-            node: node?,
-            count,
-            remote: !locality.nodes.is_empty() && locality.place(node?) == MemoryPlace::Remote,
-        })
-    });
-    placed.collect()
 }
 
 /// The L3 caches; those that the kernel does not describe are left out.

@@ -1,36 +1,22 @@
-//! The signs of the map and of its legend: what stands for each kind of owner, and in which colour on the picture. The map can be read
-//! without colours.
-
-use stelia_api::State;
-use stelia_model::Instance;
+//! The signs of the map and of its legend: what stands for each kind of owner, which can be read without colours.
 
 use super::Mark;
-use crate::shared::daemon::Owner;
+use crate::shared::daemon::{Condition, Owner};
 use crate::shared::output::Meaning;
 
-/// Number of colours that pods get in turn on the picture; their marks always differ.
-const COLOURS: usize = 10;
-
-/// What stands for a kind of owner. Every pod has its own letters for the A of the text, and a colour for the c0 of the classes.
+/// What stands for a kind of owner. Every pod has its own letters for the A of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Sign {
     pub text: &'static str,
     pub meaning: &'static str,
-    /// Classes of the picture's style.
-    pub class: &'static str,
 }
 
-const fn sign(text: &'static str, meaning: &'static str, class: &'static str) -> Sign {
-    Sign { text, meaning, class }
+const fn sign(text: &'static str, meaning: &'static str) -> Sign {
+    Sign { text, meaning }
 }
 
-pub(super) const SHARED: Sign = sign(".", "shared", "shared");
-pub(super) const ISOLATED: Sign = sign("A", "isolated", "c0 isolated");
-/// Of a pod's device.
-pub(super) const REMOTE: Sign = sign("A^", "device on another NUMA node than the CPUs", "c0 remote");
-pub(super) const DEVICE: Sign = sign("A", "device", "device c0");
-const DEGRADED: Sign = sign("A!", "degraded", "c0 degraded");
-const NO_VM: Sign = sign("A*", "pod without a managed VM", "c0 pod");
+pub(super) const SHARED: Sign = sign(".", "shared");
+pub(super) const ISOLATED: Sign = sign("A", "isolated");
 
 impl Sign {
     /// The mark of a CPU of the `n`th pod, or of one that belongs to no pod.
@@ -39,14 +25,8 @@ impl Sign {
             text: self.text.replacen('A', &letters(n), 1),
             owner,
             sign: self,
-            class: self.class_of(n),
             meaning,
         }
-    }
-
-    /// The classes of the `n`th pod.
-    pub(super) fn class_of(self, n: usize) -> String {
-        self.class.replacen("c0", &format!("c{}", n % COLOURS), 1)
     }
 }
 
@@ -54,31 +34,26 @@ impl Sign {
 pub(super) fn sign_of_owner(owner: &Owner) -> Sign {
     match owner {
         Owner::Shared => SHARED,
-        Owner::Reserved => sign("r", "reserved", "reserved"),
-        Owner::Kubelet => sign("k", "held by kubelet", "kubelet"),
-        Owner::Unknown => sign("?", "owner unknown", "unknown"),
-        Owner::Instance { .. } | Owner::Pod { .. } => sign("x", "of pods that are not selected", "unknown"),
+        Owner::Reserved => sign("r", "reserved"),
+        Owner::Kubelet => sign("k", "held by kubelet"),
+        Owner::Unknown => sign("?", "owner unknown"),
+        Owner::Instance { .. } | Owner::Pod { .. } => sign("x", "of pods that are not selected"),
     }
 }
 
-/// The class `waiting` is drawn dashed: the vCPUs are not on these CPUs.
-fn sign_of_state(state: State) -> Sign {
-    match state {
-        State::Isolated => ISOLATED,
-        State::Pinned => sign("A=", state.name(), "c0 isolated"),
-        State::Waiting => sign("A~", state.name(), "c0 waiting"),
-        State::Shared => sign("A+", state.name(), "c0 waiting"),
-        State::Evicted => sign("A%", state.name(), "c0 waiting"),
-        State::Releasing => sign("A-", state.name(), "c0 waiting"),
-    }
-}
-
-/// Of a pod with this VM. That of a degraded one says so, whatever its state.
-pub(super) fn sign_of_pod(instance: Option<&Instance>) -> Sign {
-    match instance {
-        None => NO_VM,
-        Some(instance) if !instance.degraded.is_empty() => DEGRADED,
-        Some(instance) => sign_of_state(instance.state),
+/// Of a pod with a VM in this condition, or without one.
+pub(super) fn sign_of_pod(vm: Option<Condition>) -> Sign {
+    let Some(condition) = vm else {
+        return sign("A*", "pod without a managed VM");
+    };
+    match condition {
+        Condition::Isolated => ISOLATED,
+        Condition::Degraded => sign("A!", condition.name()),
+        Condition::Pinned => sign("A=", condition.name()),
+        Condition::Waiting => sign("A~", condition.name()),
+        Condition::Shared => sign("A+", condition.name()),
+        Condition::Evicted => sign("A%", condition.name()),
+        Condition::Releasing => sign("A-", condition.name()),
     }
 }
 
@@ -105,8 +80,8 @@ mod tests {
     fn every_sign_is_explained_and_every_state_has_its_own() {
         let other = Owner::Pod { pod: String::new() };
         let owners = [Owner::Shared, Owner::Reserved, Owner::Kubelet, Owner::Unknown, other];
-        let states = State::ALL.iter().map(|state| sign_of_state(*state));
-        let pods = states.chain([DEGRADED, NO_VM, REMOTE]);
+        let conditions = Condition::ALL.map(Some).into_iter().chain([None]);
+        let pods = conditions.map(sign_of_pod);
         let all: Vec<&str> = owners
             .iter()
             .map(sign_of_owner)

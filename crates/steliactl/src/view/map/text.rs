@@ -4,27 +4,21 @@ use std::collections::BTreeSet;
 
 use stelia_kernel::locality::size;
 
-use super::{Core, Cpu, Map, Pod, PodDevice, signs};
+use super::{Core, Cpu, Map, Pod, signs};
 use crate::shared::output::{self, Column, TextStyle, column, counted, paragraph, printable, table};
 use crate::view::list::node_lines;
 
-/// On a terminal, of more pods only those with a special sign are listed.
+/// On a terminal, of more pods only those that are not isolated are listed.
 const MAX_LISTED: usize = 20;
 /// The cores of a row: as many as fit.
 const ROWS: [usize; 4] = [16, 8, 4, 2];
 
-pub(super) const PODS: [Column<Pod>; 5] = [
+pub(super) const PODS: [Column<Pod>; 4] = [
     column("MARK", |pod: &Pod| pod.mark.text.clone()),
     column("POD", |pod: &Pod| pod.pod.to_string()).yields(2).shortens(),
     column("STATE", |pod: &Pod| pod.state.clone()).means(|pod| pod.mark.meaning),
     column("CPUS", |pod: &Pod| pod.cpus.to_string()).yields(1),
-    column("DEVICES", devices).yields(3).or_nothing(),
 ];
-
-fn devices(pod: &Pod) -> String {
-    let one = |device: &PodDevice| format!("{}{} (NUMA {})", device.name, device.suffix(), device.node);
-    pod.devices.iter().map(one).collect::<Vec<_>>().join(", ")
-}
 
 /// The map, at most as wide as the terminal unless one core alone is wider.
 pub(super) fn draw(map: &Map, style: TextStyle) -> String {
@@ -33,13 +27,15 @@ pub(super) fn draw(map: &Map, style: TextStyle) -> String {
         ..style
     };
     let wide = map.cores.iter().map(cell_width).max().unwrap_or(1);
-    let numa_nodes = map.cores.chunk_by(|a, b| (a.socket, a.node) == (b.socket, b.node));
-    let numa_nodes: Vec<String> = numa_nodes.map(|cores| numa_node(map, cores, wide, lines)).collect();
+    let numa_nodes: Vec<String> = map
+        .numa_nodes()
+        .map(|cores| numa_node(map, cores, wide, lines))
+        .collect();
     if !style.legend {
         return numa_nodes.join("\n");
     }
     let most = style.width.map_or(usize::MAX, |_| MAX_LISTED);
-    let is_listed = |pod: &&Pod| map.pods.len() <= most || has_a_special_sign(pod);
+    let is_listed = |pod: &&Pod| map.pods.len() <= most || pod.mark.sign != signs::ISOLATED;
     let listed: Vec<&Pod> = map.pods.iter().filter(is_listed).take(most).collect();
     let host = Some(&map.host).filter(|host| !host.is_empty());
     let host = host.map(|host| format!("{host}  ")).unwrap_or_default();
@@ -50,37 +46,18 @@ pub(super) fn draw(map: &Map, style: TextStyle) -> String {
     if !listed.is_empty() {
         text += &format!("\n{}", table(&PODS, listed.iter().copied(), style));
     }
-    match map.pods.len() - listed.len() {
-        0 => {}
-        all if listed.is_empty() => text += &format!("\n{all} pods are not listed: steliactl map -l\n"),
-        others => text += &format!("{} not listed: steliactl map -l\n", counted(others as u64, "other pod")),
-    }
-    if let Some(why) = &map.devices_unknown {
-        text += &paragraph(&format!("Devices are not known: {}", printable(why)), style);
+    if let others @ 1.. = map.pods.len() - listed.len() {
+        text += &format!("{} not listed: steliactl map -l\n", counted(others as u64, "other pod"));
     }
     text
 }
 
 /// What the signs on this map or beside the listed pods mean, and no others.
 fn legend(map: &Map, listed: &[&Pod], style: TextStyle) -> String {
-    let threads = |is_cut: bool| {
-        let mut several = map.cores.iter().filter(|core| core.cpus.len() > 1);
-        several.any(|core| (written(core).len() == 1) == is_cut)
-    };
-    let are_two = map.cores.iter().all(|core| core.cpus.len() <= 2);
-    let all = if are_two {
-        "both threads of a core"
-    } else {
-        "all threads of a core"
-    };
-    let cores = [
-        ("[A B]", "the threads of a core", threads(false)),
-        ("[A]", all, threads(true)),
-    ];
-    let cores = cores.into_iter().filter(|(.., is_there)| *is_there);
-    let cores = cores.map(|(sign, meaning, _)| (sign, meaning));
+    let has_threads = map.cores.iter().any(|core| core.cpus.len() > 1);
+    let cores = has_threads.then_some(("[A B]", "the threads of a core, [A] if they are alike"));
     let signs = map.signs(listed.iter().copied()).into_iter();
-    let signs = cores.chain(signs.map(|sign| (sign.text, sign.meaning)));
+    let signs = cores.into_iter().chain(signs.map(|sign| (sign.text, sign.meaning)));
     // A sign stays beside its meaning.
     let signs = signs.map(|(sign, meaning)| format!("{sign} {meaning}").replace(' ', "\u{a0}"));
     let signs: Vec<String> = signs.collect();
@@ -93,46 +70,61 @@ fn legend(map: &Map, listed: &[&Pod], style: TextStyle) -> String {
     paragraph(&text, style).replace('\u{a0}', " ")
 }
 
-/// Whether its signs say more than that it is isolated.
-fn has_a_special_sign(pod: &Pod) -> bool {
-    pod.mark.sign != signs::ISOLATED || pod.devices.iter().any(|device| device.remote)
-}
-
 /// Whether a NUMA node has several L3 caches, so that rows say where one begins.
 fn has_several_caches(cores: &[Core]) -> bool {
     let mut neighbours = cores.windows(2);
     neighbours.any(|pair| matches!(pair, [a, b] if (a.socket, a.node) == (b.socket, b.node) && a.l3 != b.l3))
 }
 
-/// The heading of a NUMA node and its lines of cores; each L3 cache begins a line.
-fn numa_node(map: &Map, cores: &[Core], wide: usize, style: TextStyle) -> String {
-    let Some(Core { socket, node, .. }) = cores.first() else {
-        return String::new();
-    };
+/// "socket 0, NUMA 1, 64.0 GiB, L3 32.0 MiB".
+pub(super) fn heading(map: &Map, cores: &[Core]) -> String {
+    let (socket, node) = cores.first().map_or((0, 0), |core| (core.socket, core.node));
     let mut heading = vec![format!("socket {socket}, NUMA {node}")];
-    heading.extend(map.memory_bytes.get(node).copied().flatten().map(size));
+    heading.extend(map.memory_bytes.get(&node).copied().flatten().map(size));
     let caches = cores.iter().filter_map(|core| Some(core.l3.as_ref()?.title()));
     heading.extend(caches.collect::<BTreeSet<_>>());
-    let mut text = heading.join(", ") + "\n";
-    let (first, next) = if has_several_caches(cores) {
-        (" L3 ", "    ")
-    } else {
-        (" ", " ")
-    };
-    let number = |core: &Core| core.cpus.first().map_or(0, |cpu| cpu.cpu);
+    heading.join(", ")
+}
+
+/// The number of a core's first CPU.
+fn number(core: &Core) -> u32 {
+    core.cpus.first().map_or(0, |cpu| cpu.cpu)
+}
+
+/// How wide the name of each row is.
+pub(super) fn label_width(map: &Map) -> usize {
     let digits = map.cores.iter().map(number).max().unwrap_or(0).to_string().len();
+    let cache = if has_several_caches(&map.cores) { "L3 ".len() } else { 0 };
+    cache + "CPU ".len() + digits
+}
+
+/// The lines of a NUMA node: a name and cores of this width, as many as fit beside it. Each L3 cache begins one.
+pub(super) fn rows<'a>(map: &Map, cores: &'a [Core], wide: usize, room: usize) -> Vec<(String, &'a [Core])> {
+    let across = ROWS.into_iter().find(|across| across * wide <= room).unwrap_or(1);
+    let width = label_width(map);
+    let name = |at: usize, cores: &[Core]| {
+        let cache = match at {
+            _ if !has_several_caches(&map.cores) => "",
+            0 if cores.iter().any(|core| core.l3.is_some()) => "L3 ",
+            _ => "   ",
+        };
+        format!("{:<width$}", format!("{cache}CPU {}", cores.first().map_or(0, number)))
+    };
+    let by_cache = cores.chunk_by(|a, b| a.l3 == b.l3);
+    let rows = by_cache.flat_map(|cores| (0..).zip(cores.chunks(across)));
+    rows.map(|(at, cores)| (name(at, cores), cores)).collect()
+}
+
+/// The heading of a NUMA node and its lines of cores.
+fn numa_node(map: &Map, cores: &[Core], wide: usize, style: TextStyle) -> String {
+    let mut text = heading(map, cores) + "\n";
     let room = style
         .width
         .unwrap_or_default()
-        .saturating_sub(first.len() + "CPU ".len() + digits);
-    let fits = |across: &usize| across * (wide + 1) <= room;
-    let across = ROWS.into_iter().find(fits).unwrap_or(1);
-    let by_cache = cores.chunk_by(|a, b| a.l3 == b.l3);
-    for (at, cores) in by_cache.flat_map(|cores| (0..).zip(cores.chunks(across))) {
+        .saturating_sub(" ".len() + label_width(map));
+    for (name, cores) in rows(map, cores, wide + 1, room) {
         let cells: Vec<String> = cores.iter().map(|core| cell(core, wide, style)).collect();
-        let indent = if at == 0 { first } else { next };
-        let number = cores.first().map_or(0, number);
-        text += &format!("{indent}CPU {number:<digits$} {}\n", cells.join(" "));
+        text += &format!(" {name} {}\n", cells.join(" "));
     }
     text
 }

@@ -11,7 +11,7 @@ use futures_util::{Stream, StreamExt, stream};
 
 pub(crate) use self::terminal::live;
 use crate::shared::daemon::signals::{self, End};
-use crate::shared::daemon::{Client, Failure, Selection};
+use crate::shared::daemon::{Client, Description, Failure, Selected, Selection, former_in_words, is_in_trouble};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{InstanceRates, Model, Rates, VcpuRates, rates};
 use crate::shared::kernel::sample::Sample;
@@ -19,7 +19,7 @@ use crate::shared::output::{self, Column, Meaning, OutputOptions, Render, TextSt
 
 /// Where samples come from.
 pub(crate) struct Source<'a> {
-    client: Client,
+    client: &'a Client,
     roots: &'a Roots,
     selection: &'a Selection,
     /// Between two samples.
@@ -29,39 +29,42 @@ pub(crate) struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Reads the first sample.
-    ///
-    /// # Errors
-    /// The daemon does not answer, or a pattern fits no VM now.
-    pub(crate) async fn of(
-        client: &Client,
-        roots: &'a Roots,
-        selection: &'a Selection,
-        delay: Duration,
-    ) -> Result<Self, Failure> {
-        let began = Instant::now();
-        let (mut described, _) = client.select(selection).await?;
-        selection.retain(&mut described);
-        Ok(Self {
-            client: client.clone(),
+    /// With the first sample, and what that says.
+    pub(crate) fn of(client: &'a Client, roots: &'a Roots, selected: &'a Selected, delay: Duration) -> (Self, Model) {
+        let mut source = Self {
+            client,
             roots,
-            selection,
+            selection: &selected.selection,
             delay,
-            began,
-            before: Sample::read(&described, roots, began.elapsed()),
-        })
+            began: Instant::now(),
+            before: Sample::default(),
+        };
+        let model = source.sample(selected.described.clone());
+        (source, model)
     }
 
-    /// The rates since the sample before, after the delay; a failed one changes nothing.
-    async fn rates(&mut self) -> Result<Model, Failure> {
-        tokio::time::sleep(self.delay).await;
-        let mut described = self.client.describe().await?;
+    /// The rates since the sample before.
+    fn sample(&mut self, mut described: Description) -> Model {
+        let former = self.selection.former(&described).into_iter();
+        let former = former.map(|(pod, ended_us)| former_in_words(&described, &pod, ended_us));
+        let former: Vec<String> = former.collect();
         // A VM that was selected may have ended.
         self.selection.retain(&mut described);
         let now = Sample::read(&described, self.roots, self.began.elapsed());
         let model = rates(&self.before, &now);
         self.before = now;
-        Ok(model)
+        let is_empty = model.instances.is_empty();
+        Model {
+            former: former.into_iter().filter(|_| is_empty).collect(),
+            ..model
+        }
+    }
+
+    /// The rates since the sample before, after the delay; a failed one changes nothing.
+    async fn rates(&mut self) -> Result<Model, Failure> {
+        tokio::time::sleep(self.delay).await;
+        let described = self.client.describe().await?;
+        Ok(self.sample(described))
     }
 
     /// The rates again and again, without an end. Waiting for the next ones may be given up and taken up again.
@@ -85,7 +88,7 @@ impl<'a> Row<'a> {
 
     fn cpus(&self) -> String {
         let of_vcpu = self.vcpu.map(|vcpu| vcpu.cpu.map(|cpu| cpu.to_string()));
-        of_vcpu.map_or_else(|| self.vm.cpus.to_string(), Option::unwrap_or_default)
+        of_vcpu.map_or_else(|| self.vm.instance.exclusive.to_string(), Option::unwrap_or_default)
     }
 
     fn rates(&self) -> &'a Rates {
@@ -108,7 +111,7 @@ impl<'a> Row<'a> {
     }
 
     fn meaning(&self) -> Meaning {
-        match self.vm.condition.meaning() {
+        match self.vm.condition().meaning() {
             Meaning::Good | Meaning::Plain if self.note().is_empty() => Meaning::Plain,
             Meaning::Good | Meaning::Plain => Meaning::Attention,
             worse => worse,
@@ -125,10 +128,10 @@ fn columns<'a>() -> [Column<Row<'a>>; 11] {
     [
         column("VM", |row: &Row<'a>| row.name()).yields(2).shortens(),
         column("STATE", |row: &Row<'a>| {
-            let of_vm = row.vcpu.is_none().then(|| row.vm.condition.to_string());
+            let of_vm = row.vcpu.is_none().then(|| row.vm.condition().to_string());
             of_vm.unwrap_or_default()
         })
-        .means(|row| row.vm.condition.meaning()),
+        .means(|row| row.vm.condition().meaning()),
         column("CPUS", |row: &Row<'a>| row.cpus()).yields(1),
         right("UTIL%", |row| number(row.rates().utilisation_percent, 0)),
         right("WAIT%", |row| number(row.rates().delay_percent, 1)),
@@ -137,9 +140,10 @@ fn columns<'a>() -> [Column<Row<'a>>; 11] {
         right("THROT%", |row| row.of_vm(row.vm.throttled_percent, 1)).wide(),
         right("MIGR/S", |row| number(row.rates().migrations_per_second, 1)).wide(),
         right("PREEMPT/S", |row| number(row.rates().involuntary_per_second, 1)).wide(),
-        // The selected row's is below the table too.
+        // All of the selected row's is below the table.
         column("NOTE", |row: &Row<'a>| row.note().to_owned())
             .yields(3)
+            .at_least(15)
             .or_nothing(),
     ]
 }
@@ -149,7 +153,7 @@ const SORTS: [&str; 5] = ["trouble", "UTIL%", "WAIT%", "IRQ/S", "VM"];
 
 fn order(a: &InstanceRates, b: &InstanceRates, sort: &str) -> Ordering {
     // A VM that something disturbs is before those of any state that nothing does.
-    let trouble = |vm: &InstanceRates| (!vm.in_trouble && vm.note.is_empty(), vm.condition);
+    let trouble = |vm: &InstanceRates| (!is_in_trouble(&vm.instance) && vm.note.is_empty(), vm.condition());
     // The unknown is last.
     let most = |value: fn(&InstanceRates) -> Option<f64>| {
         let of = |vm: &InstanceRates| value(vm).unwrap_or(f64::NEG_INFINITY);
@@ -187,7 +191,12 @@ impl Render for Model {
             return table;
         }
         let problems = super::list::node_lines(&self.problems, style);
-        format!("{}\n{problems}{table}\n", output::time(output::now()))
+        let former = self
+            .former
+            .iter()
+            .map(|words| output::paragraph(&output::printable(words), style));
+        let former: String = former.collect();
+        format!("{}\n{problems}{table}{former}\n", output::time(output::now()))
     }
 }
 
@@ -215,10 +224,12 @@ pub(crate) async fn batch(source: Source<'_>, count: Option<u32>, options: Outpu
 
 #[cfg(test)]
 pub(super) mod testing {
-    use stelia_api::{Reason, ReasonCode};
+    use std::sync::Arc;
+
+    use stelia_api::{Reason, ReasonCode, State};
+    use stelia_model::Instance;
 
     use super::*;
-    use crate::shared::daemon::Condition;
     use crate::tests::fixtures::pod;
 
     fn rates(utilisation: f64, delay: f64) -> Rates {
@@ -232,15 +243,24 @@ pub(super) mod testing {
 
     /// A busy VM with two vCPUs, one of which waits, a calm one, one that waits for vCPUs and a degraded one, on a node with a problem.
     pub(super) fn model() -> Model {
-        let vm = |uid: &str, name: &str, condition: Condition, note: &str| InstanceRates {
-            pod: pod(uid, name),
-            state: condition.to_string(),
-            condition,
-            in_trouble: condition < Condition::Pinned,
-            cpus: "4-5".parse().unwrap(),
-            note: note.to_owned(),
-            reason: Some(note.to_owned()).filter(|note| !note.is_empty()),
-            ..InstanceRates::default()
+        let vm = |uid: &str, name: &str, state: State, note: &str| {
+            let problem = |note: &&str| {
+                note.starts_with("cpuset")
+                    .then(|| Reason::of_node(ReasonCode::CpusetChanged, "x"))
+            };
+            let instance = Instance {
+                state,
+                degraded: problem(&note).into_iter().collect(),
+                exclusive: "4-5".parse().unwrap(),
+                ..Instance::default()
+            };
+            InstanceRates {
+                pod: pod(uid, name),
+                instance: Arc::new(instance),
+                note: note.to_owned(),
+                reason: Some(note.to_owned()).filter(|note| !note.is_empty()),
+                ..InstanceRates::default()
+            }
         };
         let vcpu = |name: &str, cpu: u32, rates: Rates, note: &str| VcpuRates {
             name: name.to_owned(),
@@ -257,7 +277,7 @@ pub(super) mod testing {
                 vcpu("0", 4, rates(40.0, 0.0), ""),
                 vcpu("1", 5, rates(100.0, 4.2), "waits 4 %"),
             ],
-            ..vm("aaaa", "shop/web-18", Condition::Isolated, "waits 4 %")
+            ..vm("aaaa", "shop/web-18", State::Isolated, "waits 4 %")
         };
         Model {
             seconds: 1.0,
@@ -265,11 +285,12 @@ pub(super) mod testing {
                 ReasonCode::KubeletUnusable,
                 "kubelet's CPU file is damaged",
             )],
+            former: Vec::new(),
             instances: vec![
-                vm("bbbb", "shop/web-2", Condition::Isolated, ""),
+                vm("bbbb", "shop/web-2", State::Isolated, ""),
                 busy,
-                vm("cccc", "payments-prod/database-199", Condition::Waiting, "no vCPUs yet"),
-                vm("dddd", "team-b/database-1", Condition::Degraded, "cpuset changed"),
+                vm("cccc", "payments-prod/database-199", State::Waiting, "no vCPUs yet"),
+                vm("dddd", "team-b/database-1", State::Isolated, "cpuset changed"),
             ],
         }
     }

@@ -12,10 +12,10 @@ use ratatui::widgets::{List, ListItem, ListState, Paragraph, StatefulWidget, Wid
 use super::{Row, SORTS, columns, rows};
 use crate::shared::daemon::counts;
 use crate::shared::kernel::rates::Model;
-use crate::shared::output::{self, Meaning, TextStyle, cut, printable, table};
+use crate::shared::output::{Meaning, TextStyle, cut, printable, table};
 use crate::view::list::node_lines;
 
-const HELP: [&str; 11] = [
+const HELP: [&str; 9] = [
     "UTIL%    time that the vCPUs ran, of one CPU",
     "WAIT%    time that they waited for a CPU: the guest's steal",
     "IRQ/S    device interrupts on the VM's CPUs: should be 0",
@@ -23,17 +23,10 @@ const HELP: [&str; 11] = [
     "",
     "Up Down  select; also j k, Page Up, Page Down",
     "Enter    show or hide the vCPUs of the selected VM",
-    "p        show only VMs in trouble, or all",
-    "/        show only names and states with a text; Esc: all",
     "s        sort by trouble, UTIL%, WAIT%, IRQ/S or VM",
     "h q      this help, quit; steliactl top -o wide has more columns",
 ];
-/// The keys, or on a line that has no room for all of them those that lead to the others.
-const KEYS: [&str; 2] = [
-    "Enter vCPUs  p problems  / filter  s sort  h help  q quit",
-    "h help  q quit",
-];
-
+const KEYS: &str = "Enter vCPUs  s sort  h help  q quit";
 /// The node's problems that are shown above the table.
 const MAX_PROBLEMS: usize = 3;
 
@@ -43,12 +36,6 @@ pub(super) struct Screen {
     host: String,
     /// The place in [`SORTS`].
     sort: usize,
-    /// Only VMs with this in their names or states are shown.
-    filter: String,
-    /// Whether keys are the filter's text.
-    editing: bool,
-    /// Whether only VMs in trouble are shown.
-    only_problems: bool,
     /// The VMs whose vCPUs are shown, by UID.
     open: BTreeSet<String>,
     help: bool,
@@ -84,16 +71,9 @@ impl Screen {
         match key.code {
             // In raw mode Ctrl-C is a key and not a signal.
             KeyCode::Char('c') if is_control => return true,
-            code if self.editing => self.edit(code),
             KeyCode::Char('q') => return true,
-            KeyCode::Esc if self.help => self.help = false,
-            KeyCode::Esc => self.filter.clear(),
-            KeyCode::Char('/') => {
-                self.filter.clear();
-                self.editing = true;
-            }
+            KeyCode::Esc => self.help = false,
             KeyCode::Char('h' | '?') => self.help = !self.help,
-            KeyCode::Char('p') => self.only_problems = !self.only_problems,
             KeyCode::Char('s') => self.sort = (self.sort + 1) % SORTS.len(),
             KeyCode::Char('j') | KeyCode::Down => self.list.select_next(),
             KeyCode::Char('k') | KeyCode::Up => self.list.select_previous(),
@@ -112,31 +92,8 @@ impl Screen {
         false
     }
 
-    /// Handles a key of the filter's text.
-    fn edit(&mut self, key: KeyCode) {
-        match key {
-            KeyCode::Enter => self.editing = false,
-            KeyCode::Esc => {
-                self.filter.clear();
-                self.editing = false;
-            }
-            KeyCode::Backspace => {
-                self.filter.pop();
-            }
-            KeyCode::Char(char) => self.filter.push(char),
-            _ => {}
-        }
-        self.list.select_first();
-    }
-
     fn rows<'a>(&self, model: &'a Model) -> Vec<Row<'a>> {
-        let mut rows = rows(model, SORTS[self.sort], |vm| self.open.contains(&vm.pod.pod_uid));
-        rows.retain(|row| {
-            let (name, state) = (row.vm.pod.to_string(), row.vm.condition.name());
-            let mut texts = [name.as_str(), state, &row.vm.state].into_iter();
-            texts.any(|text| text.contains(&self.filter)) && (row.vm.in_trouble || !self.only_problems)
-        });
-        rows
+        rows(model, SORTS[self.sort], |vm| self.open.contains(&vm.pod.pod_uid))
     }
 
     /// The last one where there are fewer rows than before.
@@ -144,28 +101,10 @@ impl Screen {
         rows.get(self.list.selected()?).or_else(|| rows.last())
     }
 
-    /// Which row is selected, of how many, and what was chosen; then the keys.
-    fn footer(&self, rows: usize, width: usize) -> String {
-        let selected = self.list.selected().map_or(0, |selected| (selected + 1).min(rows));
-        let mut text = format!("{selected}/{rows}");
-        if self.editing || !self.filter.is_empty() {
-            text += &format!("  filter: {}{}", self.filter, if self.editing { "_" } else { "" });
-        }
-        if self.only_problems {
-            text += "  problems only";
-        }
-        if self.sort > 0 {
-            text += &format!("  by {}", SORTS[self.sort]);
-        }
-        let lines = KEYS.map(|keys| format!("{text}  {keys}"));
-        let fits = lines.iter().find(|line| output::columns(line) <= width);
-        fits.cloned().unwrap_or(text)
-    }
-
     /// Draws it; `clock` is the time of day.
     pub(super) fn draw(&mut self, model: &Model, clock: &str, area: Rect, buffer: &mut Buffer) {
         let (width, plain) = (usize::from(area.width), Style::new());
-        let counted = counts(model.instances.iter().map(|vm| vm.condition));
+        let counted = counts(model.instances.iter().map(|vm| vm.condition()));
         let host = if self.host.is_empty() { "" } else { "  " };
         let title = format!("{}{host}{clock}  {counted}", self.host);
         let mut above = vec![line(&title, plain.add_modifier(Modifier::BOLD))];
@@ -197,7 +136,11 @@ impl Screen {
             };
             ListItem::new(line(text, style)).style(style)
         });
-        let list = List::new(items).highlight_style(plain.add_modifier(Modifier::REVERSED));
+        let former = model
+            .former
+            .iter()
+            .map(|words| ListItem::new(line(&cut(words, width), plain)));
+        let list = List::new(items.chain(former)).highlight_style(plain.add_modifier(Modifier::REVERSED));
         // The table keeps a row on the smallest terminal.
         let above_height = u16::try_from(above.len()).unwrap_or(u16::MAX);
         let heights = [Constraint::Max(above_height), Constraint::Min(1), Constraint::Max(2)];
@@ -212,9 +155,14 @@ impl Screen {
             let vcpu = row.vcpu.map(|vcpu| format!("vcpu {} ", vcpu.name)).unwrap_or_default();
             format!("{vcpu}{}  steliactl why {}", row.reason(), row.vm.pod)
         });
+        let at = self
+            .list
+            .selected()
+            .map_or(0, |selected| (selected + 1).min(rows.len()));
+        let footer = format!("{at}/{}  by {}  {KEYS}", rows.len(), SORTS[self.sort]);
         let below = [
             line(&cut(&reason.unwrap_or_default(), width), plain),
-            line(&self.footer(rows.len(), width), plain.add_modifier(Modifier::DIM)),
+            line(&footer, plain.add_modifier(Modifier::DIM)),
         ];
         Paragraph::new(below.to_vec()).render(bottom, buffer);
     }
@@ -272,30 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn keys_filter_and_sort_and_show_problems_only() {
-        let shown = |screen: &Screen| -> Vec<String> {
-            let model = model();
-            let rows = screen.rows(&model);
-            rows.iter().map(|row| row.vm.pod.pod_uid.clone()).collect()
-        };
+    fn keys_sort_and_end_it() {
         let mut screen = screen();
-        press(&mut screen, "/wait");
-        assert_eq!(shown(&screen), ["cccc"]);
-        says(&drawn(&mut screen, 80, 8).to_string(), &["1/1  filter: wait_"]);
-        press(&mut screen, "x\n");
-        assert!(shown(&screen).is_empty());
-        says(&drawn(&mut screen, 80, 8).to_string(), &["0/0  filter: waitx  "]);
-        screen.key(KeyEvent::from(KeyCode::Esc), &model());
-        press(&mut screen, "p");
-        assert_eq!(shown(&screen), ["dddd", "cccc"]);
-        press(&mut screen, "ps");
-        assert_eq!(shown(&screen)[0], "aaaa");
-        // All that is chosen, and the way to the keys, fit.
-        press(&mut screen, "p");
-        says(
-            &drawn(&mut screen, 80, 8).to_string(),
-            &["problems only  by UTIL%  h help  q quit "],
-        );
+        let first = |screen: &Screen| screen.rows(&model())[0].vm.pod.pod_uid.clone();
+        assert_eq!(first(&screen), "dddd");
+        press(&mut screen, "s");
+        assert_eq!(first(&screen), "aaaa");
+        says(&drawn(&mut screen, 80, 8).to_string(), &["1/4  by UTIL%  ", "  q quit"]);
         press(&mut screen, "ssss");
         assert_eq!(screen.sort, 0, "the last is before the first");
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);

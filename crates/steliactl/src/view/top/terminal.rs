@@ -14,7 +14,7 @@ use super::screen::Screen;
 use crate::shared::daemon::Failure;
 use crate::shared::daemon::signals::{End, catch};
 use crate::shared::kernel::host_name;
-use crate::shared::kernel::rates::rates;
+use crate::shared::kernel::rates::Model;
 use crate::shared::output::{self, TextStyle};
 
 /// Events, read by a thread of their own because reading blocks; it ends with the program. The channel closes when the terminal is gone.
@@ -30,14 +30,14 @@ fn events() -> mpsc::Receiver<Event> {
     receiver
 }
 
-/// Shows the screen until the user quits or a signal arrives. At a panic ratatui's hook restores the terminal, so that the message is
+/// Shows the screen, first with this model, until the user quits or a signal arrives. At a panic ratatui's hook restores the terminal, so that the message is
 /// visible.
 ///
 /// # Errors
 /// The terminal cannot be drawn on.
-pub(crate) async fn live(source: Source<'_>, style: TextStyle) -> Result<String, Failure> {
+pub(crate) async fn live(source: Source<'_>, model: Model, style: TextStyle) -> Result<String, Failure> {
     let shown = match ratatui::try_init() {
-        Ok(terminal) => show(terminal, source, style).await,
+        Ok(terminal) => show(terminal, source, model, style).await,
         Err(error) => Err(failed(&error)),
     };
     // If the terminal is gone there is nowhere to report it.
@@ -49,11 +49,15 @@ fn failed(error: &std::io::Error) -> Failure {
     Failure::Other(format!("the terminal: {error}"))
 }
 
-async fn show(mut terminal: DefaultTerminal, source: Source<'_>, style: TextStyle) -> Result<(), Failure> {
+async fn show(
+    mut terminal: DefaultTerminal,
+    source: Source<'_>,
+    mut model: Model,
+    style: TextStyle,
+) -> Result<(), Failure> {
     let mut end = End::new()?;
     let mut hangup = catch(SignalKind::hangup())?;
     let mut screen = Screen::of(host_name(&source.roots.proc), style);
-    let mut model = rates(&source.before, &source.before);
     let mut events = events();
     let mut models = pin!(source.models());
     loop {

@@ -362,7 +362,7 @@ fn an_empty_root_is_a_node_that_is_not_ready_and_json_has_all_checks() {
         let told = Err(Failure::NotRunning(1));
         let examined = block_on(gather(root.path(), told, false));
         match (OutputOptions { form, style }).print(&examined) {
-            Err(Failure::Partial { printed, reason }) => (printed, reason),
+            Err(Failure::Partial { printed, reason, .. }) => (printed, reason),
             other => panic!("{other:?}"),
         }
     };

@@ -92,7 +92,7 @@ fn a_file_that_is_absent_or_empty_or_wrong_is_refused_with_the_reason() {
         }
         let path = folder.path().join(name).display().to_string();
         let refused = |line: &[&str]| match steliactl(line, &Pods::default()).unwrap_err() {
-            Failure::Partial { printed, reason } => {
+            Failure::Partial { printed, reason, .. } => {
                 // The reason is said once, in the answer.
                 assert_eq!(reason, format!("{path} cannot be used"));
                 printed

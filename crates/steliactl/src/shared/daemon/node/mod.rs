@@ -12,6 +12,7 @@ use stelia_model::FormerVm;
 
 use super::condition::age;
 use super::pod::Pod;
+use crate::shared::output::now;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "owner")]
@@ -61,6 +62,12 @@ pub(crate) fn restart(description: &Description) -> &'static str {
     } else {
         "restart the container"
     }
+}
+
+/// "team-a/web: released or ended 43s ago, not isolated if still running; restart the container".
+pub(crate) fn former_in_words(description: &Description, pod: &Pod, ended_us: u64) -> String {
+    let what = former_since(ended_us, now());
+    format!("{pod}: {what}; {}", restart(description))
 }
 
 /// The VMs that were released or ended and may run on, not isolated, each with when that was, microseconds since the epoch: kubelet's file

@@ -66,7 +66,7 @@ fn a_gpu_with_its_card_and_memory_without_cpus_have_their_rows() {
         "GPU 0000:3b:00.0        1  0             near                   -                    10de:2330, nvidia.com/gpu",
         "NIC 0000:3b:00.1        1  1             attached               -                    15b3:101d, VF of 0000:3b:00.0",
         "interrupts      100 times  0 75%, 1 25%  75% near, 25% attached  -                    3 vectors, now to 0",
-        "0000:3b:00.0  0000:3b:00.1  PIX, one PCIe switch",
+        "GPU 0000:3b:00.0 and NIC 0000:3b:00.1: PIX, one PCIe switch",
     ] {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words(&text).contains(&words(line)), "{line}: {text}");
@@ -99,7 +99,10 @@ fn json_has_the_report_and_the_record() {
 #[test]
 fn a_vm_that_is_not_in_the_report_has_no_locality() {
     let none = described("{}");
-    assert_eq!(VmLocality::of(&none, "far", &Roots::default(), &[]), None);
+    assert_eq!(
+        VmLocality::of(&none, "far", &Roots::below("/nowhere".as_ref()), &[]),
+        None
+    );
 }
 
 #[test]

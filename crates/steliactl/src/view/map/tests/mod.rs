@@ -1,22 +1,17 @@
-//! Maps of nodes from one with 8 CPUs to one with 512 and 100 pods, as text, JSON and SVG.
+//! Maps of nodes from one with 8 CPUs to one with 512 and 100 pods, as text and JSON.
 
-mod boxes;
 mod nodes;
 
 use nodes::{host, map_of};
 use stelia_api::{Reason, ReasonCode};
 use stelia_kubelet::PodName;
 
-use super::picture::svg;
 use super::{Map, gather};
-use crate::shared::daemon::node::testing::{PODS, allocated, described, instance_mut, node};
+use crate::shared::daemon::Selected;
+use crate::shared::daemon::node::testing::{PODS, allocated, instance_mut, node};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{Render, TextStyle, columns as width_of};
-use crate::tests::fixtures::{columns, holds, never_says, says};
-
-/// Ends an attribute, an element, a comment, a style; begins a script; turns writing round; controls a terminal.
-const HOSTILE: &str =
-    "\"'>]]></title></svg></style><script>alert(1)</script><img src=x onerror=alert(1)>&amp;\u{202e}\x1b[2J\u{ffff}";
+use crate::tests::fixtures::{columns, holds, never_says, says, selection};
 
 /// The text for a terminal of 80 columns, below the heading, which has the time.
 fn body(map: &Map) -> String {
@@ -36,12 +31,8 @@ fn every_cpu_is_drawn_once_with_the_mark_of_its_owner_and_a_degraded_vm_keeps_it
 
 #[test]
 fn pods_that_are_not_selected_have_no_mark_and_the_others_keep_their_letters() {
-    let selected = [PODS[0].to_owned()].into();
-    let map = gather(
-        &node(),
-        &Roots::below(std::path::Path::new("/nonexistent")),
-        Some(&selected),
-    );
+    let selected = Selected::of(&selection(&[PODS[0]]), node()).unwrap();
+    let map = gather(&selected, &Roots::below(std::path::Path::new("/nonexistent")));
     let text = body(&map);
     says(&text, &["[x .]", "[B  ]", "x of pods that are not selected"]);
     never_says(&text, &[PODS[1]]);
@@ -59,40 +50,10 @@ fn the_heading_has_the_host_the_time_and_what_there_is() {
 }
 
 #[test]
-fn memory_caches_and_devices_are_where_they_are() {
-    let mut description = node();
-    description.locality = described(&format!(
-        r#"{{"locality":{{"instances":{{"{}":{{"nodes":[1],"allowed":"","memory":{{}},"devices":[
-            {{"name":"nvidia.com/gpu","node":1,"count":2}},{{"name":"devices.kubevirt.io/kvm","node":null,"count":1}},
-            {{"name":"example.com/memory","node":7,"count":1}}]}}}},
-            "devices_unknown":null}}}}"#,
-        PODS[0]
-    ))
-    .locality;
-    let sys = host(8, 4, 2);
-    let map = sys.map_of(&description);
-    let text = body(&map);
-    says(
-        &text,
-        &[
-            "socket 1, NUMA 1, 2.0 GiB, L3 8.0 MiB\n L3 CPU 4 [B   ]\n L3 CPU 6 [C* .]\n",
-            "A^ device on another NUMA node than the CPUs",
-        ],
-    );
-    let whole = map.text(TextStyle::from(true));
-    says(&whole, &["nvidia.com/gpu×2 (NUMA 1), example.com/memory^ (NUMA 7)"]);
-    never_says(&whole, &["kubevirt"]);
-    let picture = svg(&map).unwrap();
-    says(
-        &picture,
-        &[
-            "NUMA 1 2.0 GiB",
-            "2 nvidia.com/gpu, NUMA 1: aaaaaaaa-0000-4000-8000-000000000000",
-            "1 example.com/memory, NUMA 7, remote from its CPUs: aaaaaaaa-0000-4000-8000-000000000000",
-            "Machine 4.0 GiB",
-        ],
-    );
-    assert!(!picture.contains("kubevirt"), "{picture}");
+fn memory_and_caches_are_where_they_are() {
+    let text = body(&host(8, 4, 2).map_of(&node()));
+    let parts = ["socket 1, NUMA 1, 2.0 GiB, L3 8.0 MiB\n L3 CPU 4 [B   ]\n L3 CPU 6 [C* .]\n"];
+    says(&text, &parts);
 }
 
 #[test]
@@ -156,7 +117,7 @@ fn rows_are_in_the_order_of_their_cpus() {
     let expected = [
         " L3 CPU 0 [r ] [A*]",
         " L3 CPU 1 [r ] [. ]",
-        " CPU 4 [B*] [B*] [C*] [. ]",
+        " L3 CPU 4 [B*] [B*] [C*] [. ]",
     ];
     assert_eq!(rows, expected, "{text}");
     // No core has two threads, and no sign is explained that is not there.
@@ -231,46 +192,22 @@ fn json_has_the_place_and_the_owner_of_each_cpu() {
 }
 
 #[test]
-fn a_picture_goes_to_a_file_or_to_standard_output() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("map.svg");
-    let map = map_of(&node());
-    assert_eq!(map.write_svg(&path).unwrap(), "");
-    let written = std::fs::read_to_string(&path).unwrap();
-    assert_eq!(map.write_svg(std::path::Path::new("-")).unwrap(), written);
-    let failure = map.write_svg(directory.path()).unwrap_err();
-    assert!(failure.to_string().starts_with("write /"), "{failure}");
-}
-
-#[test]
-fn what_others_wrote_is_text_of_the_picture_and_nothing_else() {
+fn what_others_wrote_does_not_control_the_terminal() {
+    const HOSTILE: &str = "x\u{202e}\x1b[2J\n";
     let mut description = node();
     let instance = instance_mut(&mut description, PODS[0]);
     instance.container = HOSTILE.to_owned();
     instance.degraded = vec![Reason::of_node(ReasonCode::StepFailed, HOSTILE)];
     let mut map = map_of(&description);
     map.host = HOSTILE.to_owned();
-    map.devices_unknown = Some(HOSTILE.to_owned());
     for pod in &mut map.pods {
         let hostile = || HOSTILE.to_owned();
         let named = &mut pod.pod;
         (named.pod_uid, named.pod_namespace, named.pod_name) = (hostile(), hostile(), hostile());
-        pod.devices = vec![super::PodDevice {
-            name: HOSTILE.to_owned(),
-            node: 0,
-            count: 1,
-            remote: false,
-        }];
     }
-    let picture = svg(&map).unwrap();
-    for word in ["<script", "<img", "\u{202e}", "\x1b", "\u{ffff}", "'>]]"] {
-        assert!(!picture.contains(word), "{word:?}");
-    }
-    // What is written of it in each place begins like this.
-    assert!(picture.contains("&#34;&#39;&#62;]]&#62;&#60;/title&#62;&#60;/svg&#62;"));
-    assert_eq!(picture.matches("<title>").count(), picture.matches("</title>").count());
-    assert_eq!(picture.matches("<svg").count(), picture.matches("</svg>").count());
-    assert_eq!(picture.matches("</style>").count(), 1);
+    let text = map.text(TextStyle::from(true));
+    says(&text, &["x??[2J?  ", "x??[2J?/x??[2J?"]);
+    assert!(!text.contains(['\x1b', '\u{202e}']), "{text}");
 }
 
 #[test]

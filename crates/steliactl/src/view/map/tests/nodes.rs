@@ -6,6 +6,7 @@ use stelia_cpus::CpuSet;
 use tempfile::TempDir;
 
 use super::super::{Map, gather};
+use crate::shared::daemon::Selected;
 use crate::shared::daemon::node::Description;
 use crate::shared::daemon::node::testing::described;
 use crate::shared::kernel::Roots;
@@ -19,7 +20,7 @@ impl Host {
     }
 
     pub(super) fn map_of(&self, description: &Description) -> Map {
-        gather(description, &Roots::below(self.0.path()), None)
+        gather(&Selected::all(description.clone()), &Roots::below(self.0.path()))
     }
 }
 
@@ -53,10 +54,13 @@ pub(super) fn host(cpus: u32, a_node: u32, a_cache: u32) -> Host {
 
 /// The map of a node of whose host nothing is known.
 pub(super) fn map_of(description: &Description) -> Map {
-    gather(description, &Roots::below(std::path::Path::new("/nonexistent")), None)
+    gather(
+        &Selected::all(description.clone()),
+        &Roots::below(std::path::Path::new("/nonexistent")),
+    )
 }
 
-/// A node with siblings, whose first 8 CPUs are reserved, or 2 of less than 16; the others are of so many VMs, each with devices, in
+/// A node with siblings, whose first 8 CPUs are reserved, or 2 of less than 16; the others are of so many VMs, in
 /// every state, with names of this length.
 pub(super) fn busy(cpus: u32, sockets: u32, nodes: u32, vms: u32, name: usize) -> Description {
     let (a_socket, a_node) = (cpus / sockets, cpus / nodes);
@@ -85,21 +89,10 @@ pub(super) fn busy(cpus: u32, sockets: u32, nodes: u32, vms: u32, name: usize) -
             of(vm)
         )
     });
-    let devices = (0..vms).map(|vm| {
-        let node = of(vm).iter().next().unwrap_or(0) / a_node;
-        format!(
-            r#""{}":{{"nodes":[{node}],"allowed":"","memory":{{}},"devices":[{{"name":"nvidia.com/gpu","node":{node},"count":1}},
-            {{"name":"VFIO 0000:3b:00.{vm}","node":{node},"count":1}},
-            {{"name":"a-vendor-with-a-long-name.example.com/a-resource-with-a-long-name","node":{node},"count":12}}]}}"#,
-            uid(vm)
-        )
-    });
     let text = format!(
-        r#"{{"version":"0","node":{{"pool":"","topology":{{"cpus":{{{}}}}},"instances":{{{}}}}},
-        "locality":{{"instances":{{{}}},"devices_unknown":null}},"kubelet_config":{{"reservedSystemCPUs":"0-{}"}}}}"#,
+        r#"{{"version":"0","node":{{"pool":"","topology":{{"cpus":{{{}}}}},"instances":{{{}}}}},"kubelet_config":{{"reservedSystemCPUs":"0-{}"}}}}"#,
         topology.collect::<Vec<_>>().join(","),
         instances.collect::<Vec<_>>().join(","),
-        devices.collect::<Vec<_>>().join(","),
         reserved - 1,
     );
     described(&text)
