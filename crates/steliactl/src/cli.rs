@@ -147,7 +147,13 @@ pub(crate) enum Command {
     /// Draw the node: every CPU with its owner
     ///
     /// Marks each CPU with its owner and the owner's state. With PATTERN, -n or --state, the CPUs of other pods have no mark of their own.
-    Map(Selection),
+    Map {
+        #[command(flatten)]
+        selection: Selection,
+        /// Print a picture (SVG) instead
+        #[arg(long, conflicts_with_all = ["json", "output"])]
+        svg: bool,
+    },
     /// Print changes as they happen
     ///
     /// Prints one event per line, until interrupted. With PATTERN or -n, only events of these VMs; with --state, only changes to these states.

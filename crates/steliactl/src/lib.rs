@@ -111,9 +111,10 @@ async fn run(
             let selected = client().await?.select(selection).await?;
             selected.ended(output_options.print(&show::gather(&selected, roots, *threads, cli.common.full)?))
         }
-        Command::Map(selection) => {
+        Command::Map { selection, svg } => {
             let selected = client().await?.select(selection).await?;
-            selected.ended(output_options.print(&map::gather(&selected, roots)))
+            let map = map::gather(&selected, roots);
+            selected.ended(if *svg { map.svg() } else { output_options.print(&map) })
         }
         Command::Why { what } => why::run(&client().await?, roots, root, what, output_options).await,
         Command::Export(Export::Metrics { textfile }) => {

@@ -1,4 +1,4 @@
-//! README's map of a node, drawn from a simulated one.
+//! README's picture of a node, drawn from a simulated one, which the test compares with the file; and the map as text.
 
 use std::fs;
 use std::path::Path;
@@ -33,19 +33,38 @@ pub(crate) fn host(sockets: u32, cpus_a_socket: u32) -> tempfile::TempDir {
     root
 }
 
+/// The picture as it was drawn at another time.
+fn undated(picture: &str) -> String {
+    let (before, after) = picture.split_once(" UTC, ").expect("a time");
+    let before = &before[..before.len() - "2000-01-01 00:00:00".len()];
+    format!("{before}2026-01-01 00:00:00 UTC, {after}")
+}
+
 #[test]
-fn the_map_in_the_readme_is_the_one_that_steliactl_draws() {
+fn the_picture_in_the_documentation_is_the_one_that_steliactl_draws() {
     let simulation = Simulation::start(include_str!("map.toml"));
     let host = host(2, 16);
-    let text = simulation.ctl(&["--root", host.path().to_str().expect("path"), "map"]);
-    let (_, map) = text.split_once("\n\n").expect("a heading");
+    let host = host.path().to_str().expect("path");
+    let drawn = undated(&simulation.ctl(&["--root", host, "map", "--svg"]));
     assert!(
-        map.contains("socket 1, NUMA 1, 128 GiB, L3 32.0 MiB\n L3 CPU 16 [. ]") && map.contains(" CPU 24 [C~]"),
+        drawn.starts_with("<svg") && drawn.matches("<rect").count() >= 32,
+        "{drawn:.200}"
+    );
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/map.svg");
+    if std::env::var_os("STELIA_WRITE_DOCS").is_some() {
+        fs::write(&kept, &drawn).expect("docs/map.svg");
+    }
+    let same = fs::read_to_string(&kept).is_ok_and(|kept| kept == drawn);
+    assert!(
+        same,
+        "docs/map.svg is not what is drawn: STELIA_WRITE_DOCS=1 cargo test --test simulate map"
+    );
+
+    let text = simulation.ctl(&["--root", host, "map"]);
+    assert!(
+        text.contains("socket 1, NUMA 1, 128 GiB, L3 32.0 MiB\n L3 CPU 16 [. ]") && text.contains(" CPU 24 [C~]"),
         "{text}"
     );
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
-    assert!(
-        fs::read_to_string(readme).expect("README.md").contains(map),
-        "README.md has not\n{map}"
-    );
+    let refused = simulation.steliactl(&["map", "--json", "--svg"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
 }

@@ -128,7 +128,7 @@ pub(crate) fn time(usec: u64) -> String {
     }
 }
 
-/// Escapes every value in a page ([`askama`], `askama.toml`), and replaces the characters that [`printable`] does.
+/// Escapes every value in a page or a picture ([`askama`], `askama.toml`), and replaces the characters that [`printable`] does.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Markup;
 

@@ -1,8 +1,9 @@
 //! `map`: the node drawn, from sockets down to CPUs, each CPU marked by its owner and the owner's state.
 //!
 //! `gather` puts together what the daemon describes and what sysfs has on memory and caches, and chooses what stands for each CPU and pod
-//! ([`signs`]). [`text`] only arranges that.
+//! ([`signs`]). [`text`] and [`picture`] only arrange that.
 
+mod picture;
 mod signs;
 #[cfg(test)]
 mod tests;
@@ -20,7 +21,7 @@ use stelia_koordinator::report::numa;
 use stelia_kubelet::PodUid;
 
 use self::signs::Sign;
-use crate::shared::daemon::{self, Condition, Owner, Selected, former_vms, owner};
+use crate::shared::daemon::{self, Condition, Failure, Owner, Selected, former_vms, owner};
 use crate::shared::kernel::{Roots, host_name};
 use crate::shared::located::clock;
 use crate::shared::output::{self, Meaning, Render, TextStyle, counted};
@@ -87,6 +88,9 @@ struct Mark {
     owner: String,
     #[serde(skip)]
     sign: Sign,
+    /// The classes of its box on the picture.
+    #[serde(skip)]
+    class: String,
     #[serde(skip)]
     meaning: Meaning,
 }
@@ -135,6 +139,14 @@ impl Map {
     /// The cores of each NUMA node within a socket.
     fn numa_nodes(&self) -> impl Iterator<Item = &[Core]> {
         self.cores.chunk_by(|a, b| (a.socket, a.node) == (b.socket, b.node))
+    }
+
+    /// The picture.
+    ///
+    /// # Errors
+    /// It cannot be drawn.
+    pub(crate) fn svg(&self) -> Result<String, Failure> {
+        picture::svg(self).map_err(|cause| Failure::Other(format!("draw the map: {cause}")))
     }
 }
 

@@ -1,22 +1,28 @@
-//! The signs of the map and of its legend: what stands for each kind of owner, which can be read without colours.
+//! The signs of the map and of its legend: what stands for each kind of owner, and in which colour on the picture. The map can be read
+//! without colours.
 
 use super::Mark;
 use crate::shared::daemon::{Condition, Owner};
 use crate::shared::output::Meaning;
 
-/// What stands for a kind of owner. Every pod has its own letters for the A of the text.
+/// Number of colours that pods get in turn on the picture; their marks always differ.
+const COLOURS: usize = 10;
+
+/// What stands for a kind of owner. Every pod has its own letters for the A of the text, and a colour for the c0 of the classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Sign {
     pub text: &'static str,
     pub meaning: &'static str,
+    /// Classes of the picture's style.
+    pub class: &'static str,
 }
 
-const fn sign(text: &'static str, meaning: &'static str) -> Sign {
-    Sign { text, meaning }
+const fn sign(text: &'static str, meaning: &'static str, class: &'static str) -> Sign {
+    Sign { text, meaning, class }
 }
 
-pub(super) const SHARED: Sign = sign(".", "shared");
-pub(super) const ISOLATED: Sign = sign("A", "isolated");
+pub(super) const SHARED: Sign = sign(".", "shared", "shared");
+pub(super) const ISOLATED: Sign = sign("A", "isolated", "c0 isolated");
 
 impl Sign {
     /// The mark of a CPU of the `n`th pod, or of one that belongs to no pod.
@@ -25,6 +31,7 @@ impl Sign {
             text: self.text.replacen('A', &letters(n), 1),
             owner,
             sign: self,
+            class: self.class.replacen("c0", &format!("c{}", n % COLOURS), 1),
             meaning,
         }
     }
@@ -34,26 +41,26 @@ impl Sign {
 pub(super) fn sign_of_owner(owner: &Owner) -> Sign {
     match owner {
         Owner::Shared => SHARED,
-        Owner::Reserved => sign("r", "reserved"),
-        Owner::Kubelet => sign("k", "held by kubelet"),
-        Owner::Unknown => sign("?", "owner unknown"),
-        Owner::Instance { .. } | Owner::Pod { .. } => sign("x", "of pods that are not selected"),
+        Owner::Reserved => sign("r", "reserved", "reserved"),
+        Owner::Kubelet => sign("k", "held by kubelet", "kubelet"),
+        Owner::Unknown => sign("?", "owner unknown", "unknown"),
+        Owner::Instance { .. } | Owner::Pod { .. } => sign("x", "of pods that are not selected", "unknown"),
     }
 }
 
-/// Of a pod with a VM in this condition, or without one.
+/// Of a pod with a VM in this condition, or without one. The class `waiting` is drawn dashed: the vCPUs are not on these CPUs.
 pub(super) fn sign_of_pod(vm: Option<Condition>) -> Sign {
     let Some(condition) = vm else {
-        return sign("A*", "pod without a managed VM");
+        return sign("A*", "pod without a managed VM", "c0 pod");
     };
     match condition {
         Condition::Isolated => ISOLATED,
-        Condition::Degraded => sign("A!", condition.name()),
-        Condition::Pinned => sign("A=", condition.name()),
-        Condition::Waiting => sign("A~", condition.name()),
-        Condition::Shared => sign("A+", condition.name()),
-        Condition::Evicted => sign("A%", condition.name()),
-        Condition::Releasing => sign("A-", condition.name()),
+        Condition::Degraded => sign("A!", condition.name(), "c0 degraded"),
+        Condition::Pinned => sign("A=", condition.name(), "c0 isolated"),
+        Condition::Waiting => sign("A~", condition.name(), "c0 waiting"),
+        Condition::Shared => sign("A+", condition.name(), "c0 waiting"),
+        Condition::Evicted => sign("A%", condition.name(), "c0 waiting"),
+        Condition::Releasing => sign("A-", condition.name(), "c0 waiting"),
     }
 }
 

@@ -1,17 +1,23 @@
-//! Maps of nodes from one with 8 CPUs to one with 512 and 100 pods, as text and JSON.
+//! Maps of nodes from one with 8 CPUs to one with 512 and 100 pods, as text, JSON and SVG.
 
+mod boxes;
 mod nodes;
 
 use nodes::{host, map_of};
 use stelia_api::{Reason, ReasonCode};
 use stelia_kubelet::PodName;
 
+use super::picture::svg;
 use super::{Map, gather};
 use crate::shared::daemon::Selected;
 use crate::shared::daemon::node::testing::{PODS, allocated, instance_mut, node};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{Render, TextStyle, columns as width_of};
 use crate::tests::fixtures::{columns, holds, never_says, says, selection};
+
+/// Ends an attribute, an element, a comment, a style; begins a script; turns writing round; controls a terminal.
+const HOSTILE: &str =
+    "\"'>]]></title></svg></style><script>alert(1)</script><img src=x onerror=alert(1)>&amp;\u{202e}\x1b[2J\u{ffff}";
 
 /// The text for a terminal of 80 columns, below the heading, which has the time.
 fn body(map: &Map) -> String {
@@ -51,9 +57,10 @@ fn the_heading_has_the_host_the_time_and_what_there_is() {
 
 #[test]
 fn memory_and_caches_are_where_they_are() {
-    let text = body(&host(8, 4, 2).map_of(&node()));
+    let map = host(8, 4, 2).map_of(&node());
     let parts = ["socket 1, NUMA 1, 2.0 GiB, L3 8.0 MiB\n L3 CPU 4 [B   ]\n L3 CPU 6 [C* .]\n"];
-    says(&text, &parts);
+    says(&body(&map), &parts);
+    says(&svg(&map).unwrap(), &[">socket 1, NUMA 1, 2.0 GiB, L3 8.0 MiB<"]);
 }
 
 #[test]
@@ -192,8 +199,7 @@ fn json_has_the_place_and_the_owner_of_each_cpu() {
 }
 
 #[test]
-fn what_others_wrote_does_not_control_the_terminal() {
-    const HOSTILE: &str = "x\u{202e}\x1b[2J\n";
+fn what_others_wrote_is_text_of_the_picture_and_nothing_else() {
     let mut description = node();
     let instance = instance_mut(&mut description, PODS[0]);
     instance.container = HOSTILE.to_owned();
@@ -208,6 +214,15 @@ fn what_others_wrote_does_not_control_the_terminal() {
     let text = map.text(TextStyle::from(true));
     says(&text, &["x??[2J?  ", "x??[2J?/x??[2J?"]);
     assert!(!text.contains(['\x1b', '\u{202e}']), "{text}");
+    let picture = svg(&map).unwrap();
+    for word in ["<script", "<img", "\u{202e}", "\x1b", "\u{ffff}", "'>]]"] {
+        assert!(!picture.contains(word), "{word:?}");
+    }
+    // What is written of it in each place begins like this.
+    assert!(picture.contains("&#34;&#39;&#62;]]&#62;&#60;/title&#62;&#60;/svg&#62;"));
+    assert_eq!(picture.matches("<title>").count(), picture.matches("</title>").count());
+    assert_eq!(picture.matches("<svg").count(), picture.matches("</svg>").count());
+    assert_eq!(picture.matches("</style>").count(), 1);
 }
 
 #[test]
