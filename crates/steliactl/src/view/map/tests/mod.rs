@@ -212,7 +212,7 @@ fn what_others_wrote_is_text_of_the_picture_and_nothing_else() {
         (named.pod_uid, named.pod_namespace, named.pod_name) = (hostile(), hostile(), hostile());
     }
     let text = map.text(TextStyle::from(true));
-    says(&text, &["x??[2J?  ", "x??[2J?/x??[2J?"]);
+    says(&text, &["&amp;??[2J?  ", "&amp;??[2J?/\"'>"]);
     assert!(!text.contains(['\x1b', '\u{202e}']), "{text}");
     let picture = svg(&map).unwrap();
     for word in ["<script", "<img", "\u{202e}", "\x1b", "\u{ffff}", "'>]]"] {
