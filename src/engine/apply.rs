@@ -90,7 +90,7 @@ pub(super) fn apply(
             outcome.did.failed += 1;
             outcome.errors.push(failure);
             failed.insert(whom);
-        } else if step.is_systemds().is_some() && !outcome.is_partly_removed {
+        } else if step.systemd_unit().is_some() && !outcome.is_partly_removed {
             systemds.push(Planned { whom, step });
         }
     }

@@ -24,7 +24,7 @@ impl EngineState {
             Event::Scope(pod) => dirty.changed(pod),
             Event::Pods => {
                 dirty.leftover = true;
-                self.look_outside();
+                self.mark_outside();
             }
             Event::Instance(pod) => {
                 // In place the partition may have ended because of a list that nothing watches.
@@ -62,7 +62,7 @@ impl EngineState {
         self.picture.kubelet.find(setting, root);
         self.picture.forget_version();
         self.dirty.node();
-        self.look_outside();
+        self.mark_outside();
         self.dirty.audit = self.picture.snapshot.instances.keys().cloned().collect();
         self.retries.wake_all();
         self.recent_looks.forget_old(Instant::now());
@@ -71,7 +71,7 @@ impl EngineState {
     }
 
     /// Units outside are read where an instance depends on them, else when one begins to.
-    pub(super) fn look_outside(&mut self) {
+    pub(super) fn mark_outside(&mut self) {
         if self.picture.outside_matters() {
             self.dirty.outside = true;
         } else {
@@ -123,7 +123,7 @@ impl EngineState {
                     Whom::Node => {
                         self.picture.removed(&unit);
                         self.dirty.slice = true;
-                        self.look_outside();
+                        self.mark_outside();
                         self.dirty.wrote_shared = true;
                         self.shared_changed();
                         if let Some(pod) = PodUid::from_scope(&unit) {

@@ -1,4 +1,4 @@
-//! The engine's state: what is known, what is out of date, and the calls under way. Files that act on it each have an `impl State`.
+//! The engine's state: what is known, what is out of date, and the calls under way. Files that act on it each have an `impl EngineState`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ impl EngineState {
         let own = self.retries.instances.failures(pod).iter();
         all.extend(own.map(|text| Reason::of(pod, ReasonCode::StepFailed, text)));
         // The failures of shared steps for which this instance waits.
-        let shared = self.retries.shared.failures_of(self.waits_for(pod));
+        let shared = self.retries.shared.failures_of(self.needs_step_of(pod));
         all.extend(shared.map(|text| Reason::of_node(ReasonCode::StepFailed, text)));
         all
     }

@@ -131,7 +131,7 @@ impl SystemdCalls {
 
     /// Take a step that is systemd's.
     pub(super) fn take(&mut self, system: &System, Planned { whom, step }: Planned) {
-        let Some(unit) = step.is_systemds().map(str::to_owned) else {
+        let Some(unit) = step.systemd_unit().map(str::to_owned) else {
             return;
         };
         self.running.insert(unit.clone(), Call::beginning(SLOW_CALL_TIME));

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use stelia_decide::{Assessment, Instance, Planned, Step, Wait, Whom, plan_for, waits};
+use stelia_decide::{Assessment, Instance, Planned, Step, Wait, Whom, plan_for};
 use stelia_kernel::clock;
 use stelia_kubelet::PodUid;
 use stelia_model::record::Phase;
@@ -62,7 +62,7 @@ impl EngineState {
             let assessment = self.picture.assess(&self.settings.policies, pod, now);
             assessed.extend(assessment.map(|assessment| (pod.clone(), assessment)));
         }
-        let waits = waits(&self.picture.snapshot, &self.picture.facts, &assessed);
+        let waits = stelia_decide::waits(&self.picture.snapshot, &self.picture.facts, &assessed);
         let in_vain = self.waits_in_vain(&assessed, &waits);
         self.view_writer
             .show(&mut self.picture, &self.settings.policies, &assessed, &in_vain, &gone);
@@ -213,7 +213,7 @@ impl EngineState {
         steps.retain(|planned| {
             let under_way = planned
                 .step
-                .is_systemds()
+                .systemd_unit()
                 .is_some_and(|unit| self.systemd_calls.has(unit));
             let rests = planned.whom == Whom::Node && resting.contains(&planned.step.subject());
             !under_way && !rests
@@ -285,8 +285,8 @@ impl EngineState {
         settled
     }
 
-    /// Whether an instance waits for the shared step of a subject.
-    pub(super) fn waits_for(&self, pod: &PodUid) -> impl Fn(&String) -> bool + use<> {
+    /// Whether an instance needs the shared step of a subject, to be asked of each subject.
+    pub(super) fn needs_step_of(&self, pod: &PodUid) -> impl Fn(&String) -> bool + use<> {
         let found = self.picture.find(pod);
         let wants = found.map(|instance| (instance.record.partition, instance.above()));
         move |subject| wants.is_some_and(|(partition, above)| Step::is_needed(subject, partition, above))
@@ -301,7 +301,7 @@ impl EngineState {
         let rests = |pod: &PodUid| {
             let other = assessed.get(pod).and_then(|assessment| assessment.blocked.as_ref());
             let other_rests = other.is_some_and(|other| self.retries.instances.rests(&other.by));
-            other_rests || self.retries.shared.any_rests(self.waits_for(pod))
+            other_rests || self.retries.shared.any_rests(self.needs_step_of(pod))
         };
         let waits = waits.iter();
         let in_vain = waits.filter(|(pod, wait)| !wait.others_end_it() || rests(pod));
@@ -341,7 +341,7 @@ impl EngineState {
             }
             self.dirty.slice = true;
             self.picture.moved_workers();
-            self.look_outside();
+            self.mark_outside();
             self.dirty.wrote_shared = true;
             return self.shared_changed();
         };

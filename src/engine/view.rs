@@ -6,7 +6,8 @@ use std::sync::Arc;
 use stelia_api::Error;
 use stelia_decide::entitlement::Entitlement;
 use stelia_decide::{
-    Assessment, Derived, Instance, Snapshot, Wait, allocator, not_isolated, placement_of, shown_degraded, shown_state,
+    Assessment, Derived, Instance, Snapshot, Wait, allocator, is_off_its_cpus, not_isolated, placement_of,
+    shown_degraded, shown_state,
 };
 use stelia_kernel::cgroup::{self, CgroupPath, Cgroups, File};
 use stelia_kernel::clock::now_us;
@@ -102,8 +103,7 @@ pub(super) fn instance(
         None => record.registered_us.max(record.isolated_us),
     };
     let former = before.and_then(|before| before.pending_resize);
-    let is_off_its_cpus = assessment.must_float || assessment.blocked.is_some();
-    let pinned = assessment.pinned.filter(|_| !is_off_its_cpus);
+    let pinned = assessment.pinned.filter(|_| !is_off_its_cpus(assessment));
     model::Instance {
         pod: record.pod.clone(),
         pod_name: instance.pod_name.clone(),

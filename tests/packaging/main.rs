@@ -3,9 +3,9 @@
 
 #![allow(clippy::expect_used, clippy::panic)]
 
+mod cluster;
 mod install;
 mod make;
-mod of_the_cluster;
 mod release;
 mod root;
 mod rpm;

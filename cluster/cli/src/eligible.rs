@@ -51,7 +51,7 @@ pub fn rules(pod_request: &PodRequest, name: &str, node: &NodeObject) -> Vec<Ref
     }
     let differs = |(key, value): &(&String, &String)| node.labels.get(*key) != Some(*value);
     if let Some((key, value)) = pod_request.spec.node_selector.iter().flatten().find(differs) {
-        let what = "it has not the labels of spec.nodeSelector".to_owned();
+        let what = "it lacks the labels of spec.nodeSelector".to_owned();
         add(what, &format!("{key}={value}"));
     }
     let affinity = pod_request.spec.affinity.as_ref();
@@ -80,7 +80,7 @@ pub fn rules(pod_request: &PodRequest, name: &str, node: &NodeObject) -> Vec<Ref
     refusals
 }
 
-/// Every resource of which too little is left of what pods may request.
+/// Every resource that the node has too little of for more pods.
 pub fn requests(requests: &Amounts, node: &NodeObject, used: &Used) -> Vec<Refusal> {
     let short = named(requests).filter_map(|(resource, wanted)| {
         let left = left(node, used, &resource);
@@ -98,7 +98,7 @@ pub fn requests(requests: &Amounts, node: &NodeObject, used: &Used) -> Vec<Refus
 pub fn too_little(resource: &str) -> Refusal {
     let what = match resource {
         "pods" => "it has as many pods as it may".to_owned(),
-        resource => format!("too little {resource} is left of what pods may request"),
+        resource => format!("too little allocatable {resource}"),
     };
     Refusal::new(what, "")
 }

@@ -142,7 +142,7 @@ pub(crate) fn assumed(pod_request: &PodRequest, cluster: &Cluster, verdicts: &[V
     assumed
 }
 
-/// Why the command fails: no node has room, of which some cannot tell.
+/// Why the command fails: no node has room, and some cannot tell.
 pub(crate) fn no_room(pod: &str, unknown: u64) -> String {
     match unknown {
         0 => format!("no node has room for {pod}"),

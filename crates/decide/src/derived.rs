@@ -15,7 +15,7 @@ use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
 use super::float::{until_attached, with_spare};
 use super::home::float_cpus;
 use super::partition_kind::pinned;
-use super::steps::{Inputs, ThreadPlacement, course_of, must_float, thread_placement};
+use super::steps::{Inputs, ThreadPlacement, current_placement, must_float, thread_placement};
 use super::totals::{Of, Totals};
 use super::{Instance, Snapshot, allocator};
 
@@ -76,7 +76,7 @@ pub struct Blocked {
     /// One of those that have them.
     pub by: PodUid,
     /// That one is about to leave them. Where kubelet's file gives them to both it is not.
-    pub passes: bool,
+    pub leaves: bool,
 }
 
 impl Blocked {
@@ -88,9 +88,9 @@ impl Blocked {
         let has = |other: &&Instance| !other.listed().is_disjoint(&needed);
         let other = snapshot.instances.values().find(has)?;
         let cpus = other.listed().intersection(&needed);
-        let stays = other.populated && course_of(snapshot, facts, other) == ThreadPlacement::Hold;
+        let stays = other.populated && current_placement(snapshot, facts, other) == ThreadPlacement::Hold;
         Some(Self {
-            passes: !stays || other.record.exclusive.is_disjoint(&cpus),
+            leaves: !stays || other.record.exclusive.is_disjoint(&cpus),
             by: other.record.pod.clone(),
             cpus,
         })
@@ -285,7 +285,7 @@ impl Derived {
     }
 
     /// Whether any instance is pinned: no partition protects its CPUs.
-    pub fn has_contained(&self) -> bool {
+    pub fn has_pinned(&self) -> bool {
         !self.totals.cpus(Of::Pinned).is_empty()
     }
 

@@ -1,4 +1,4 @@
-//! Why an instance is pinned instead of isolated.
+//! The kind of partition that an instance gets, when the kernel is asked for it again, and why an instance is pinned instead.
 
 use stelia_api::ThreadRole;
 use stelia_koordinator::allocator::Qos;
@@ -48,8 +48,8 @@ pub(super) fn partition_kind(snapshot: &Snapshot, policies: &Policies, instance:
     policies.partition.unwrap_or(auto)
 }
 
-/// The kind of partition to ask the kernel for again, of an instance that is pinned because the kernel refused it. While another
-/// list beside that above it has CPUs of it the kernel would refuse it again.
+/// The kind of partition to ask the kernel for again, of an instance that is pinned because the kernel refused it. While the
+/// other home's list has its CPUs, the kernel would refuse it again.
 pub(super) fn retry(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Option<Partition> {
     let record = &instance.record;
     if !instance.is_refused() || !instance.tries_again {

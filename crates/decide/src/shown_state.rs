@@ -49,8 +49,8 @@ pub fn not_isolated(instance: &Instance, assessment: &Assessment, wait: Option<&
             _ if !instance.tree.has_float() => {
                 waiting(ReasonCode::NoPartitionYet, "the container's partition is not made yet")
             }
-            Phase::Registered => waiting(ReasonCode::Starting, "its processes are being moved"),
-            Phase::Attaching => waiting(ReasonCode::Pinning, "its vCPU threads are being pinned"),
+            Phase::Registered => waiting(ReasonCode::Starting, "its processes are not all moved yet"),
+            Phase::Attaching => waiting(ReasonCode::Pinning, "its vCPU threads are not pinned yet"),
             _ => of(
                 ReasonCode::NoVcpus,
                 "no vCPU threads attached; the runner retries every 5 s".to_owned(),
@@ -63,14 +63,19 @@ pub fn not_isolated(instance: &Instance, assessment: &Assessment, wait: Option<&
     }
 }
 
-/// Why it is degraded. `wait`: what it waits for, if nothing is about to end that: one that has its vCPUs has it besides.
+/// Why it is degraded. `wait`: what it waits for, if nothing is about to end that; it is added while the VM is isolated or pinned.
 pub fn shown_degraded(instance: &Instance, assessment: &Assessment, wait: Option<&Wait>) -> Vec<Reason> {
     let record = &instance.record;
     let is_there = matches!(shown_state(record, assessment), State::Isolated | State::Pinned);
     let wait = wait.filter(|_| is_there);
-    let waiting = wait.map(|wait| Reason::of(&record.pod, ReasonCode::StepFailed, wait.text()));
+    let waiting =
+        wait.map(|wait| Reason::of(&record.pod, ReasonCode::CpusInUse, wait.text()).with_fix(FIX_OF_WAIT.to_owned()));
     assessment.degraded.iter().cloned().chain(waiting).collect()
 }
+
+/// What waits in vain waits for another program's doing.
+const FIX_OF_WAIT: &str =
+    "find what else has the CPUs in cpuset.cpus.exclusive; run journalctl -u steliad for the kernel's answer";
 
 fn fix_without_vcpus(name: &PodName) -> String {
     format!("kubectl logs -n {} {}", name.namespace(), name.name())
@@ -97,7 +102,7 @@ fn pinned(record: &Record, why: PinnedReason) -> Option<Reason> {
 }
 
 /// Whether its vCPU threads run on shared CPUs although it has CPUs of its own.
-fn is_off_its_cpus(assessment: &Assessment) -> bool {
+pub fn is_off_its_cpus(assessment: &Assessment) -> bool {
     assessment.must_float || assessment.blocked.is_some()
 }
 

@@ -7,7 +7,7 @@ use stelia_model::record::Phase;
 use stelia_settings::Partition;
 
 use super::home::Above;
-use super::steps::{ThreadPlacement, course_of, growing_list};
+use super::steps::{ThreadPlacement, current_placement, growing_list};
 use super::{Derived, Instance, Snapshot};
 
 /// The kernel's and systemd's default weight.
@@ -116,11 +116,11 @@ impl Contribution {
                 ..Self::default()
             };
         }
-        let course = course_of(snapshot, facts, instance);
-        if course == ThreadPlacement::Float && record.phase.has_vcpus() {
+        let placement = current_placement(snapshot, facts, instance);
+        if placement == ThreadPlacement::Float && record.phase.has_vcpus() {
             set(Of::Evicted, record.exclusive.clone());
         }
-        if course == ThreadPlacement::Hold {
+        if placement == ThreadPlacement::Hold {
             // Until the kernel has made the partition that is asked for again, nothing else keeps tasks off.
             if !record.has_partition() || record.phase == Phase::Pinned {
                 set(Of::Pinned, record.exclusive.clone());

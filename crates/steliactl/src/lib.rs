@@ -102,19 +102,24 @@ async fn run(
             selection, problems, ..
         } => {
             let selected = client().await?.select(selection).await?;
-            selected.ended(output_options.print(&list::Vms::of(&selected, *problems)))
+            selected.with_missing_names(output_options.print(&list::Vms::of(&selected, *problems)))
         }
         Command::Show { selection, .. } if selection.is_all() => {
             Err(Failure::Usage("specify a VM (see steliactl list)".to_owned()))
         }
         Command::Show { selection, threads } => {
             let selected = client().await?.select(selection).await?;
-            selected.ended(output_options.print(&show::gather(&selected, roots, *threads, cli.common.full)?))
+            selected.with_missing_names(output_options.print(&show::gather(
+                &selected,
+                roots,
+                *threads,
+                cli.common.full,
+            )?))
         }
         Command::Map { selection, svg } => {
             let selected = client().await?.select(selection).await?;
             let map = map::gather(&selected, roots);
-            selected.ended(if *svg { map.svg() } else { output_options.print(&map) })
+            selected.with_missing_names(if *svg { map.svg() } else { output_options.print(&map) })
         }
         Command::Why { what } => why::run(&client().await?, roots, root, what, output_options).await,
         Command::Export(Export::Metrics { textfile }) => {
@@ -128,12 +133,12 @@ async fn run(
             let client = client().await?;
             let selected = client.select(selection).await?;
             let verified = verify::gather(&client, roots, &selected, *demands).await?;
-            selected.ended(output_options.print(&verified))
+            selected.with_missing_names(output_options.print(&verified))
         }
         Command::Ledger(asked) => ledger::run(asked, client, roots, output_options).await,
         Command::Noise(selection) => {
             let selected = client().await?.select(selection).await?;
-            selected.ended(output_options.print(&noise::gather(roots, &selected).await))
+            selected.with_missing_names(output_options.print(&noise::gather(roots, &selected).await))
         }
         Command::Reconcile { dry_run } => {
             output_options.print(&reconcile::reconcile(&client().await?, *dry_run).await?)
@@ -154,7 +159,7 @@ async fn run(
             let selected = client.select(selection).await?;
             let (source, first) = top::Source::of(&client, roots, &selected, *delay);
             let is_live = count.is_none() && !output_options.form.is_data() && Cli::has_screen();
-            selected.ended(if is_live {
+            selected.with_missing_names(if is_live {
                 top::live(source, first, output_options.style).await
             } else {
                 top::batch(source, *count, output_options).await

@@ -8,7 +8,7 @@ fn taken_by_another(node: &Node, cpu: &str) {
     node.model.meddle(&other, File::CpusExclusive, cpu).unwrap();
 }
 
-const LACKS: &str = "cpuset.cpus.exclusive of stelia.slice lacks its CPUs";
+const LACKS: &str = "cpuset.cpus.exclusive of stelia.slice lacks the VM's CPUs";
 
 #[tokio::test]
 async fn a_vm_that_cannot_follow_kubelets_resize_is_degraded_for_it_and_nobody_else_is() {

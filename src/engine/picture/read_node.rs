@@ -20,11 +20,11 @@ use crate::engine::{in_place, outside_units};
 /// What a look at the node found.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct NodeReading {
-    /// All instances are to be planned for.
     /// kubelet's former state, if it differs from the present one.
     pub(in crate::engine) kubelet_before: Option<Result<CpuManagerState, String>>,
     /// Drift in the slice and in units outside.
     pub(in crate::engine) findings: Vec<Finding>,
+    /// Instances found in scopes and on pods' cgroups, of a former daemon.
     pub(in crate::engine) found: Vec<PodUid>,
 }
 
@@ -197,7 +197,7 @@ impl Picture {
 
     /// Before an instance is pinned the units outside must be known.
     pub(in crate::engine) fn needs_outside(&self) -> bool {
-        !self.outside_is_known && self.facts.has_contained()
+        !self.outside_is_known && self.facts.has_pinned()
     }
 
     /// The record of what is taken from the kernel's workers is to be read again.
@@ -214,7 +214,7 @@ impl Picture {
     pub(in crate::engine) fn outside_matters(&self) -> bool {
         let saved = |outside: &Outside| outside.saved.is_some();
         let was = self.snapshot.outside.values().any(saved) || !self.snapshot.outside_gone.is_empty();
-        self.facts.has_contained() || was || !self.looked_outside
+        self.facts.has_pinned() || was || !self.looked_outside
     }
 
     /// Find what a former daemon left on kubelet's cgroups: records of instances in place, and CPUs added to pods' lists. Returns the

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
-use super::requests::exchange;
+use super::http::exchange;
 use super::{configure, put, run, wait_until};
 
 pub const SERVER: &str = "127.0.0.1:6443";

@@ -420,7 +420,7 @@ impl Threads {
     }
 }
 
-/// The runtime's name of a container: its scope's, of whose cgroup it may be a part.
+/// The runtime's name of a container, by its scope. The processes may be in a cgroup below that.
 pub fn container_id(pod: &Pod) -> String {
     let scope = pod.cgroup.split('/').find_map(|part| part.strip_suffix(".scope"));
     let id = scope.and_then(|scope| scope.rsplit_once('-'));

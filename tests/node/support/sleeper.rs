@@ -7,7 +7,7 @@ use super::{Bus, Pod, kind, thread, wait_until};
 /// The stand-in's words for a pod with a CPU of its own.
 pub const ONE_CPU: [&str; 2] = ["--cpus", "1"];
 
-/// A pod that does nothing: its first process is the vCPU, of the two others one is the anchor and one floats. It costs the node three sleeping
+/// A pod that does nothing: its first process is the vCPU, another one the anchor, and the third one floats. It costs the node three sleeping
 /// processes where a VM costs it an emulated machine.
 pub struct Sleeper {
     pub pod: Pod,

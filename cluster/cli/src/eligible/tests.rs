@@ -58,7 +58,7 @@ fn taints_are_tolerated_as_kubernetes_does_it(#[case] tolerations: Value, #[case
 
 #[rstest]
 #[case(json!({"nodeSelector": {"zone": "a"}}), "")]
-#[case(json!({"nodeSelector": {"zone": "b"}}), "it has not the labels of spec.nodeSelector")]
+#[case(json!({"nodeSelector": {"zone": "b"}}), "it lacks the labels of spec.nodeSelector")]
 #[case(json!({"nodeName": "v"}), "spec.nodeName names another node")]
 #[case(json!({"nodeName": "w"}), "")]
 fn labels_and_names_are_asked_for(#[case] spec: Value, #[case] expected: &str) {
@@ -143,7 +143,7 @@ fn vms_are_counted_as_the_node_has_them() {
     };
     assert_eq!(with("9".into()), (vec![], 4));
     assert_eq!(with("3".into()), (vec![], 3));
-    let none = "too little stelia.io/vm is left of what pods may request".to_owned();
+    let none = "too little allocatable stelia.io/vm".to_owned();
     assert_eq!(with("0".into()), (vec![none.clone()], 0));
     // Without the device plugin.
     assert_eq!(with(Value::Null), (vec![none], 0));

@@ -35,7 +35,7 @@ fn a_node_is_full_by_its_cpus_or_by_what_pods_may_request() {
     // 28 free CPUs on whole cores: 120 of 128 cores are not reserved, 96 are VMs'.
     let free = filled(std::slice::from_ref(&vms), "cpus=2,memory=1Gi", true);
     assert!(free.0.unwrap() > 10 && free.2.contains("NotAllocated"), "{free:?}");
-    let memory = "too little memory is left of what pods may request";
+    let memory = "too little allocatable memory";
     let pods = "it has as many pods as it may";
     for (amount, most, until_full, fits, stop) in [
         ("3Gi", "110", true, Some(3), memory),

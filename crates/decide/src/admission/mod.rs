@@ -109,7 +109,7 @@ pub fn admit(
         .map(|instance| &instance.record)
         .collect();
     let record = admit_assigned(claim, candidate, &snapshot.kubelet, &others)?;
-    scheduled(claim, snapshot, &record.entry)?;
+    check_schedule(claim, snapshot, &record.entry)?;
     Ok(record)
 }
 
@@ -195,7 +195,7 @@ fn admit_allocated(
                 ErrorKind::InvalidArgument.because(format!("kubelet gave the container the CPUs {}", candidate.cpus))
             );
         }
-        scheduled(claim, snapshot, &candidate.cpus)?;
+        check_schedule(claim, snapshot, &candidate.cpus)?;
         let name = candidate.annotated_name.as_ref();
         return Ok(Record {
             container: name.unwrap_or(&candidate.container.container_id).clone(),
@@ -270,8 +270,8 @@ pub fn is_allocated_by_default(origin: &CgroupPath, own_limit_milli: Option<u64>
         && own_limit_milli.is_some_and(|milli| milli > 0 && milli.is_multiple_of(1000))
 }
 
-/// Whether CPUs that kubelet gave are those that a scheduler chose, where one did.
-fn scheduled(claim: &CheckedClaim, snapshot: &Snapshot, given: &CpuSet) -> Result<(), Error> {
+/// Refuses CPUs that kubelet gave and that differ from those that a scheduler chose.
+fn check_schedule(claim: &CheckedClaim, snapshot: &Snapshot, given: &CpuSet) -> Result<(), Error> {
     let nodes_of = |cpus: &CpuSet| HostTables::new(&snapshot.topology).nodes_of(cpus);
     match claim.request.schedule.contradicts(given, nodes_of) {
         Some(text) => Err(ErrorKind::CpusetMismatch.because(format!("{text} from kubelet"))),

@@ -230,7 +230,7 @@ fn check(snapshot: &Snapshot, policies: &Policies, meddled: bool) -> Result<(), 
             prop_assert!(!float.is_empty());
             prop_assert!(float.is_disjoint(&state.assigned()));
         }
-        if course_of(snapshot, &snapshot.facts(), instance) != ThreadPlacement::Hold {
+        if current_placement(snapshot, &snapshot.facts(), instance) != ThreadPlacement::Hold {
             prop_assert!(vcpu.threads.is_empty() && vcpu.exclusive.is_empty());
             continue;
         }

@@ -50,7 +50,7 @@ pub(super) fn thread_placement(instance: &Instance, must_float: bool) -> ThreadP
     }
 }
 
-pub(super) fn course_of(snapshot: &Snapshot, facts: &Derived, instance: &Instance) -> ThreadPlacement {
+pub(super) fn current_placement(snapshot: &Snapshot, facts: &Derived, instance: &Instance) -> ThreadPlacement {
     thread_placement(instance, instance_must_float(snapshot, facts, instance))
 }
 

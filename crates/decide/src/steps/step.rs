@@ -145,7 +145,7 @@ impl Step {
     /// What a step that all instances share is about. Such steps are retried, and rest, by subject: the same for every
     /// value.
     pub fn subject(&self) -> String {
-        match (self.is_systemds(), self) {
+        match (self.systemd_unit(), self) {
             (Some(unit), _) => unit.to_owned(),
             (None, Self::Write(cgroup, file, _)) => format!("{cgroup}/{}", file.name()),
             (None, Self::Claim(cgroup, _)) => format!("{cgroup}/{}", File::CpusExclusive.name()),
@@ -180,7 +180,7 @@ impl Step {
     }
 
     /// The unit, where systemd takes the step. The engine does not wait for its answer.
-    pub fn is_systemds(&self) -> Option<&str> {
+    pub fn systemd_unit(&self) -> Option<&str> {
         match self {
             Self::Limit(unit, _) | Self::Restrict { unit, .. } | Self::Restore(unit, _) => Some(unit),
             Self::Weigh(_) | Self::Protect { .. } => Some(SLICE),
@@ -217,7 +217,7 @@ impl Whom {
     }
 }
 
-/// A step and whom it is for. When a step fails, the later ones of the same instance are not taken in that pass.
+/// A step and whom it is for. When a step fails, the later ones of the same instance are not taken in that turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
     pub whom: Whom,

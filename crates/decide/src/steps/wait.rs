@@ -1,4 +1,4 @@
-//! What instances wait for that are to have their CPUs, or to enter their next phase.
+//! What an instance waits for before it gets its CPUs or enters its next phase.
 
 use std::collections::BTreeMap;
 
@@ -37,16 +37,16 @@ impl Wait {
     pub fn text(self) -> String {
         let list = |above: Above| format!("cpuset.cpus.exclusive of {}", above.name());
         match self {
-            Self::OtherInstance { .. } => "another instance's cgroups still have its CPUs".to_owned(),
-            Self::ListBeside(other) => format!("{} still has its CPUs", list(other)),
-            Self::ListAbove(above) => format!("{} lacks its CPUs", list(above)),
-            Self::OutsideUnits => "units outside stelia.slice are still on its CPUs".to_owned(),
-            Self::HugePages => "its scope has no limits of huge pages yet".to_owned(),
+            Self::OtherInstance { .. } => "another VM's cgroups still have the VM's CPUs".to_owned(),
+            Self::ListBeside(other) => format!("{} still has the VM's CPUs", list(other)),
+            Self::ListAbove(above) => format!("{} lacks the VM's CPUs", list(above)),
+            Self::OutsideUnits => "units outside stelia.slice still run on the VM's CPUs".to_owned(),
+            Self::HugePages => "the scope has no limits of huge pages yet".to_owned(),
         }
     }
 }
 
-/// What those of the assessed instances wait for that cannot go on now.
+/// The wait of each assessed instance that cannot go on now.
 pub fn waits<'a>(
     snapshot: &Snapshot,
     facts: &Derived,
@@ -85,7 +85,7 @@ impl NodeNow<'_> {
 
     fn wait_for_cpus(&self, instance: &Instance, assessment: &Assessment) -> Option<Wait> {
         if let Some(other) = &assessment.blocked {
-            return Some(Wait::OtherInstance { leaves: other.passes });
+            return Some(Wait::OtherInstance { leaves: other.leaves });
         }
         if !instance.record.has_partition() {
             let is_here = |step: &Step| is_on(self.snapshot, step, &instance.record.exclusive);

@@ -18,10 +18,7 @@ impl fmt::Display for Step {
             Self::Remove(cgroup) => write!(f, "remove cgroup {cgroup}"),
             Self::Enter(scope, phase) => write!(f, "record that {scope} is {}", phase.name()),
             Self::Entitle { scope, entry, own } => {
-                write!(
-                    f,
-                    "record that {scope} has the CPUs {entry}, of which {own} are its alone"
-                )
+                write!(f, "record the CPUs {entry} of {scope}; no other container uses {own}")
             }
             Self::Share(scope, pool) => write!(f, "record that the containers of {scope}'s pod share the CPUs {pool}"),
             Self::Place(scope, vcpus, partition) => {
@@ -40,7 +37,7 @@ impl fmt::Display for Step {
             Self::Claim(cgroup, cpus) if cpus.is_empty() => {
                 write!(f, "take back every exclusive CPU that was added to {cgroup}")
             }
-            Self::Claim(cgroup, cpus) => write!(f, "have the CPUs {cpus} among the exclusive ones of {cgroup}"),
+            Self::Claim(cgroup, cpus) => write!(f, "set steliad's part of cpuset.cpus.exclusive of {cgroup} to {cpus}"),
             Self::Unregister(cgroup) => write!(f, "remove the record of {cgroup}"),
             Self::Weigh(weight) => write!(f, "set CPUWeight={weight} of stelia.slice"),
             Self::KeepWorkersOff(cpus) => {
@@ -49,7 +46,7 @@ impl fmt::Display for Step {
             Self::Protect { min, low } => write!(f, "set MemoryMin={min} and MemoryLow={low} of stelia.slice"),
             Self::Restrict { unit, cpus, .. } => write!(f, "set AllowedCPUs={cpus} of {unit}"),
             Self::Forget(scope) => write!(f, "remove the empty scope {scope}"),
-            Self::Unrecord(unit) => write!(f, "forget what {unit} had, which is gone"),
+            Self::Unrecord(unit) => write!(f, "remove the record of {unit}, which no longer exists"),
             Self::Restore(unit, cpus) => write!(f, "give {unit} its CPUs back: {cpus}"),
         }
     }

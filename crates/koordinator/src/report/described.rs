@@ -164,10 +164,7 @@ fn facts(object: &NodeResourceTopology, version: ApiVersion) -> Result<Facts, De
     // What the warnings have that does not follow from the rest.
     let problems: Option<Vec<String>> = has(WARNINGS).then(|| annotation(object, WARNINGS)).transpose()?;
     let problems = problems.unwrap_or_default();
-    if allocator
-        .as_ref()
-        .is_some_and(|own| own.policies.source != CpuSource::Steliad)
-    {
+    if allocator.as_ref().is_some_and(|own| !own.policies.source.allocates()) {
         return Err(wrong(
             &format!("annotation {ALLOCATOR}: policies.source"),
             CpuSource::Kubelet.name(),

@@ -78,7 +78,7 @@ impl Render for Rebalanced {
 /// Whether kubelet chose the CPUs of all VMs, so that no job can move one.
 fn is_up_to_kubelet(description: &Description) -> bool {
     let node = &description.node;
-    node.cpu_source != CpuSource::Steliad && node.instances.values().all(|one| one.allocation.is_none())
+    !node.cpu_source.allocates() && node.instances.values().all(|one| one.allocation.is_none())
 }
 
 /// Starts a job and waits for its end, or with a dry run only prints the plan.

@@ -54,7 +54,7 @@ impl Reconciled {
         });
         let vms = vms.unwrap_or_default();
         if is_something_wrong {
-            return format!("{done}; the above needs you.\n{vms}");
+            return format!("{done}; repair what is listed above yourself.\n{vms}");
         }
         format!("{done}. {vms}").trim_end().to_owned()
     }

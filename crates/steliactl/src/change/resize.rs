@@ -85,28 +85,28 @@ pub(crate) async fn resize(client: &Client, vm: &str, cpus: u32, dry_run: bool) 
         resized.to = to;
     } else if instance.exclusive.len() != cpus as usize {
         let is_node_damaged = is_file_unusable(&found.described);
-        resized.is_up_to_kubelet(&instance.container, cpus, dry_run, is_node_damaged);
+        resized.refuse(&instance.container, cpus, dry_run, is_node_damaged);
     }
     Ok(resized)
 }
 
 impl Resized {
-    /// Nothing changes.
-    fn is_up_to_kubelet(&mut self, container: &str, cpus: u32, dry_run: bool, is_node_damaged: bool) {
+    /// Says why nothing changes, and what to do instead: kubelet chose the CPUs.
+    fn refuse(&mut self, container: &str, cpus: u32, dry_run: bool, is_node_damaged: bool) {
         if !dry_run {
             self.outcome = REFUSED;
         }
-        let (now, mend) = match is_node_damaged {
+        let (now, first) = match is_node_damaged {
             true => (
                 "; the node isolates no new VM now",
-                "mend the node: steliactl why node\n",
+                "repair the node: steliactl why node\n",
             ),
             false => ("", ""),
         };
         let from = &self.from;
         self.text = format!("kubelet assigned CPUs {from}, and a pod keeps its CPUs until it is deleted{now}");
         self.fix = format!(
-            "{mend}set cpu: \"{cpus}\" in requests and limits of container {container} in MANIFEST\n\
+            "{first}set cpu: \"{cpus}\" in requests and limits of container {container} in MANIFEST\n\
              kubectl replace --force -f MANIFEST"
         );
     }
@@ -128,9 +128,8 @@ async fn follow(client: &Client, pod: &Pod, to: &str) -> Result<(), Failure> {
         }
         let most = instance.pending_resize.as_ref().map_or(MAX_FOLLOW, |_| MAX_WAIT);
         if begun.elapsed() > most {
-            let why = "its guest has not unplugged enough vCPUs";
             return Err(Failure::Other(format!(
-                "{pod} has CPUs {cpus}, not {to}: {why}, or see steliactl why {pod}"
+                "{pod} still has CPUs {cpus}, not {to}: steliactl why {pod}"
             )));
         }
         sleep(POLL_INTERVAL).await;
@@ -212,7 +211,7 @@ mod tests {
         says(
             &damaged,
             &[
-                "fix     1. mend the node: steliactl why node\n",
+                "fix     1. repair the node: steliactl why node\n",
                 " 2. set cpu: ",
                 " 3. kubectl ",
             ],

@@ -200,7 +200,7 @@ impl Render for Answer {
         let Rejected { reason, message, .. } = self.why()?;
         Some(match reason.as_str() {
             UNKNOWN => message.clone(),
-            PENDING => format!("kubelet would never answer, and the pod stay pending: {message}"),
+            PENDING => format!("kubelet would never answer, and the pod would stay pending: {message}"),
             _ => format!("{} would reject the pod: {reason}: {message}", self.assigned_by),
         })
     }

@@ -96,8 +96,7 @@ pub(crate) async fn run(
         .transpose()?;
     let by_steliad = match &facts {
         Some(facts) => facts.allocator.is_some() && asked.kubelet_config.is_none(),
-        None => stelia_settings::load(root)
-            .is_ok_and(|loaded| loaded.settings.policies.allocator.source == CpuSource::Steliad),
+        None => stelia_settings::load(root).is_ok_and(|loaded| loaded.settings.policies.allocator.source.allocates()),
     };
     asked.refuse_options_of_the_other(by_steliad)?;
     let answer = if by_steliad {

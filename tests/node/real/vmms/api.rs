@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::requests::{Answer, exchange};
+use crate::support::http::{Answer, exchange};
 
 /// An emulated VMM that writes a snapshot takes this long at most.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -9,7 +9,7 @@ use test_vmm::recording::Moment;
 
 use super::guest::{FOLDER, SERIAL, alive};
 use super::{SOCKET, Vm, Vmm, Way, command, released};
-use crate::support::requests::Answer;
+use crate::support::http::Answer;
 use crate::support::*;
 
 impl Vm {

@@ -17,7 +17,7 @@ use std::cell::Cell;
 use test_vmm::recording::Vmm;
 
 use crate::real::program;
-use crate::support::requests::Answer;
+use crate::support::http::Answer;
 use crate::support::*;
 use api::Api;
 use recorded::Recorder;

@@ -54,7 +54,7 @@ fn each_wait_is_for_what_the_instances_own_cpus_lack() {
 #[test]
 fn a_wait_is_shown_with_what_it_delays() {
     let wait = Wait::ListAbove(Above::Slice);
-    let lacks = "cpuset.cpus.exclusive of stelia.slice lacks its CPUs";
+    let lacks = "cpuset.cpus.exclusive of stelia.slice lacks the VM's CPUs";
     let mut snapshot = attaching(Partition::Isolated);
     let assessment = snapshot.assess(&policies(), snapshot.first());
     let reason = not_isolated(snapshot.first(), &assessment, Some(&wait)).unwrap();
@@ -66,6 +66,6 @@ fn a_wait_is_shown_with_what_it_delays() {
     let degraded = shown_degraded(snapshot.first(), &assessment, Some(&wait));
     assert_eq!(
         (degraded[0].code, degraded[0].text.as_str()),
-        (ReasonCode::StepFailed, lacks)
+        (ReasonCode::CpusInUse, lacks)
     );
 }

@@ -142,7 +142,7 @@ pub(super) fn isolcpus(seen: &Observed) -> CheckResult {
     let (given, cpus) = (lists.join(","), plain.fold(CpuSet::new(), |all, some| all.union(&some)));
     let state = seen.state();
     let shared = match &seen.topology {
-        Ok(topology) if seen.allocator.source == CpuSource::Steliad => {
+        Ok(topology) if seen.allocator.source.allocates() => {
             let assigned = state.map(CpuManagerState::assigned);
             topology.online().difference(&assigned.unwrap_or_default())
         }

@@ -31,7 +31,7 @@ pub(super) fn configuration(seen: &Observed) -> CheckResult {
     const IGNORED: &str = "correct or remove them, unless another version of kubelet knows them";
     match &seen.kubelet {
         Err(unread) if unread.keeps_kubelet_from_starting() => fail(unread.to_string(), NO_START, CORRECT),
-        Err(unread) if seen.allocator.source == CpuSource::Steliad => pass(unread.to_string()),
+        Err(unread) if !seen.allocator.source.needs_static_policy() => pass(unread.to_string()),
         Err(unread) => fail(unread.to_string(), NO_VMS, START),
         Ok(kubelet) => {
             let warnings = kubelet.warnings.iter().map(ToString::to_string);
@@ -179,7 +179,7 @@ pub(super) fn state(seen: &Observed) -> CheckResult {
     let reason = match &seen.files.cpus {
         _ if seen.described.is_ok() => told.find(|reason| OF_FILE.contains(&reason.code)).cloned(),
         Err(unusable) => Some(of_file(unusable.text.clone())),
-        _ if seen.allocator.source == CpuSource::Steliad => None,
+        _ if !seen.allocator.source.needs_static_policy() => None,
         Ok(Some(state)) => unusable(state).map(of_file),
         Ok(None) => {
             seen.kubelet()?;

@@ -54,9 +54,7 @@ pub(super) const CLASSES: [Column<Ran>; 4] = [
         _ => Meaning::Plain,
     }),
     column("TIME", |(.., ns, _): &Ran| ns.map(duration).unwrap_or_default()).right(),
-    column("OF WHICH", |(.., names): &Ran| names.clone())
-        .wraps()
-        .or_nothing(),
+    column("NAMES", |(.., names): &Ran| names.clone()).wraps().or_nothing(),
 ];
 
 pub(super) const LOCATED: [Column<LocatedTime>; 5] = [

@@ -173,7 +173,7 @@ fn of_node(description: &Description, host: &str) -> Answer {
         answer.reason("Problem", problem);
     }
     // A file that is damaged says nothing of the policy, and steliad acts on no other than static.
-    let by_kubelet = (node.cpu_source == CpuSource::Kubelet).then_some("static");
+    let by_kubelet = node.cpu_source.needs_static_policy().then_some("static");
     let policy = node.kubelet_policy.as_deref().or(by_kubelet);
     let policy = policy.map_or(String::new(), |policy| format!(" (CPU manager policy {policy})"));
     answer.say("Assigned", format!("by {}{policy}", node.cpu_source.name()));

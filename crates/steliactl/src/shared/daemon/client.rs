@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use zbus::proxy::{CacheProperties, MethodFlags};
 use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo};
 
-use super::failure::{Failure, is_silent};
+use super::failure::{Failure, not_answered};
 use super::names;
 use super::node::Description;
 use super::pod::{Pod, Pods};
@@ -25,7 +25,7 @@ pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(25);
 /// Connects to the system bus within `limit`: a peer may accept and not answer.
 pub(crate) async fn connect(limit: Duration) -> Result<Connection, Failure> {
     let connected = timeout(limit, connection::Builder::system().build()).await;
-    connected.map_err(|_| is_silent(limit))?.map_err(|cause| {
+    connected.map_err(|_| not_answered(limit))?.map_err(|cause| {
         let text = format!("connect to the system bus: {cause}: running VMs stay isolated");
         Failure::WithFix(text, "systemctl status dbus")
     })
@@ -76,7 +76,7 @@ impl Client {
         Failure: From<E>,
     {
         let answer = timeout(self.limit, call).await;
-        Ok(answer.map_err(|_| is_silent(self.limit))??)
+        Ok(answer.map_err(|_| not_answered(self.limit))??)
     }
 
     /// The answer of a call that may take long, such as a pass over a busy node. Meanwhile the daemon is pinged: if it does
@@ -97,7 +97,7 @@ impl Client {
             }
             // A refusal is an answer too.
             if timeout(self.limit / 2, peer.ping()).await.is_err() {
-                return Err(is_silent(self.limit));
+                return Err(not_answered(self.limit));
             }
         }
     }

@@ -81,7 +81,7 @@ impl Failure {
     }
 }
 
-pub(super) fn is_silent(limit: Duration) -> Failure {
+pub(super) fn not_answered(limit: Duration) -> Failure {
     Failure::WithFix(
         format!(
             "steliad has not answered for {} s: running VMs stay isolated",

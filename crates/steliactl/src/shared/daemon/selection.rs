@@ -163,11 +163,11 @@ impl Selected {
         matches!(patterns.as_slice(), [one] if !is_glob(one.as_str())) && namespace.is_none() && states.is_empty()
     }
 
-    /// The outcome of a command about these: a failure where a name was that of no VM.
+    /// The outcome of a command about these. It fails if a given name matches no VM.
     ///
     /// # Errors
     /// [`Failure::Partial`] with the outcome, or the outcome's own.
-    pub(crate) fn ended(&self, outcome: Result<String, Failure>) -> Result<String, Failure> {
+    pub(crate) fn with_missing_names(&self, outcome: Result<String, Failure>) -> Result<String, Failure> {
         let missing = self.missing.join("; ");
         match outcome {
             _ if missing.is_empty() => outcome,
@@ -280,7 +280,7 @@ mod tests {
                 printed,
                 reason,
                 code: 3,
-            }) = some.ended(Ok("answer".to_owned()))
+            }) = some.with_missing_names(Ok("answer".to_owned()))
             else {
                 panic!("{none}")
             };
@@ -288,7 +288,10 @@ mod tests {
         }
         let meant = selected(&["we"]).unwrap_err().to_string();
         says(&meant, &["did you mean team-a/virt-launcher-web-2-abcde, "]);
-        assert_eq!(selected(&["web"]).unwrap().ended(Ok(String::new())), Ok(String::new()));
+        assert_eq!(
+            selected(&["web"]).unwrap().with_missing_names(Ok(String::new())),
+            Ok(String::new())
+        );
     }
 
     #[test]

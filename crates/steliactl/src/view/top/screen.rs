@@ -16,7 +16,7 @@ use crate::shared::output::{Meaning, TextStyle, cut, printable, table};
 use crate::view::list::node_lines;
 
 const HELP: [&str; 9] = [
-    "UTIL%    time that the vCPUs ran, of one CPU",
+    "UTIL%    CPU time of the vCPUs, percent of one CPU",
     "WAIT%    time that they waited for a CPU: the guest's steal",
     "IRQ/S    device interrupts on the VM's CPUs: should be 0",
     "NOTE     what is wrong; below the table in words, of the selected row",

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::{Value, json};
 
 use crate::real::program;
-use crate::support::requests::exchange;
+use crate::support::http::exchange;
 use crate::support::*;
 
 /// The node's address, on the loopback device: kubelet takes none of 127.0.0.0/8.

@@ -17,8 +17,8 @@ impl Answer {
     }
 }
 
-/// `head` is the request's line and headers but for those of its body, which one without a body has none of. What answers HTTP/1.0
-/// without saying how long it is ends with the connection.
+/// `head` is the request line and the headers except Content-Type and Content-Length. An HTTP/1.0 answer without a length ends when the
+/// connection closes.
 pub fn exchange(mut to: impl Write, from: impl Read, head: &str, body: &str) -> io::Result<Answer> {
     let of_body = match body {
         "" => String::new(),
