@@ -46,6 +46,13 @@ impl Default for Behaviour {
 }
 
 impl Behaviour {
+    pub fn refusing() -> Behaviour {
+        Behaviour {
+            refuse: true,
+            ..Behaviour::default()
+        }
+    }
+
     /// So many AttachVcpus fail first.
     pub fn failing(failing_attaches: usize) -> Behaviour {
         Behaviour {

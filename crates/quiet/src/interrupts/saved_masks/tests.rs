@@ -28,11 +28,8 @@ fn record() -> Record {
 
 #[test]
 fn what_is_saved_is_loaded_and_each_mask_is_written_once() {
-    // given
     let kernel = FakeKernel::default();
-    // when
     record().save(&kernel).expect("saved");
-    // then
     assert_eq!(Record::load(&kernel).expect("loaded"), record());
     assert_eq!(kernel.tree().saved[NAME].matches("\"0-7\"").count(), 1);
 }

@@ -55,7 +55,6 @@ fn a_program_that_changes_bits_of_the_default_does_not_take_a_vms_cpus_from_the_
     // given: CRI-O takes CPU 7 out of what it finds
     let cpus = cpus("0-7", "2-3", "0-1,4-7");
     let decision = cpus.decide_default(Some(&saved("0-7", &["0-1,4-7"])), &set("0-1,4-6"));
-    // then
     assert_eq!(
         decision,
         Decision {
