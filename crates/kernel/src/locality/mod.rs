@@ -524,12 +524,7 @@ mod tests {
 
     #[test]
     fn the_nodes_of_cpus_are_those_of_the_online_ones() {
-        let shape = Shape {
-            nodes: 2,
-            cores: 2,
-            threads: 2,
-            interleaved: false,
-        };
+        let shape = Shape::new(2, 2, 2);
         let of = |cpus: &str| nodes(&shape.topology(), &cpus.parse().unwrap()).to_string();
         assert_eq!(
             [of("0-1"), of("2-5"), of("7,99"), of("99"), of("")],

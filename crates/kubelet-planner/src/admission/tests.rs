@@ -17,12 +17,7 @@ use crate::{
 
 /// Nodes of 4 cores of 2 threads; cores' first threads are numbered first.
 fn node(nodes: u32, settings: Settings) -> Node {
-    let shape = Shape {
-        nodes,
-        cores: 4,
-        threads: 2,
-        interleaved: true,
-    };
+    let shape = Shape::new(nodes, 4, 2).interleaved();
     let numa = NumaNode {
         memory: 16 << 30,
         ..NumaNode::default()
@@ -293,12 +288,7 @@ fn in_scope_container_memory_of_nothing_is_rejected(#[case] policy: Policy, #[ca
 /// 255 hints each of CPUs, memory, huge pages and devices.
 #[test]
 fn eight_numa_nodes_take_no_time() {
-    let shape = Shape {
-        nodes: 8,
-        cores: 64,
-        threads: 2,
-        interleaved: true,
-    };
+    let shape = Shape::new(8, 64, 2).interleaved();
     let numa = NumaNode {
         memory: 64 << 30,
         huge_pages: [(2 << 20, 1024)].into(),

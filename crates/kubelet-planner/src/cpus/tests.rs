@@ -18,12 +18,7 @@ fn set(text: &str) -> CpuSet {
 }
 
 fn regular(nodes: u32, cores: u32) -> CpuGroups {
-    let shape = Shape {
-        nodes,
-        cores,
-        threads: 2,
-        interleaved: true,
-    };
+    let shape = Shape::new(nodes, cores, 2).interleaved();
     CpuGroups::new(&shape.topology(), &BTreeMap::new())
 }
 

@@ -23,12 +23,7 @@ fn config(keys: &str) -> KubeletConfig {
 }
 
 fn machine() -> Machine {
-    let shape = Shape {
-        nodes: 2,
-        cores: 4,
-        threads: 2,
-        interleaved: false,
-    };
+    let shape = Shape::new(2, 4, 2);
     let node = NumaNode {
         memory: 8 << 30,
         ..NumaNode::default()

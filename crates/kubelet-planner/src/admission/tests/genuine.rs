@@ -16,12 +16,7 @@ const PAGE: u64 = 2 << 20;
 
 /// The node of `FORMAT.md`, with `pod_level` the feature gate.
 fn node(policy: Policy, pod_level: bool) -> Node {
-    let shape = Shape {
-        nodes: 2,
-        cores: 32,
-        threads: 2,
-        interleaved: true,
-    };
+    let shape = Shape::new(2, 32, 2).interleaved();
     let numa = |pages: u64| NumaNode {
         memory: 128 * GB,
         huge_pages: [(PAGE, pages)].into(),

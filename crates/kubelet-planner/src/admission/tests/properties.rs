@@ -17,12 +17,7 @@ const RESOURCE: &str = "example.com/nic";
 
 /// Nodes of 4 cores of 2 threads, 8 GiB, 4 huge pages of 1 GiB and 2 devices.
 fn node(nodes: u32, policy: Policy, scope: Scope) -> Node {
-    let shape = Shape {
-        nodes,
-        cores: 4,
-        threads: 2,
-        interleaved: true,
-    };
+    let shape = Shape::new(nodes, 4, 2).interleaved();
     let numa = |id: u32| {
         let distance = |other: u32| if other == id { 10u64 } else { 20 };
         NumaNode {

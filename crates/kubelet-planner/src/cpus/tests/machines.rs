@@ -12,12 +12,7 @@ use crate::merge::NodeMask;
 /// from 1.37 on as many as the Topology Manager chose, where so many can.
 #[test]
 fn the_topology_managers_nodes_are_the_least_from_1_37_on() {
-    let shape = Shape {
-        nodes: 4,
-        cores: 32,
-        threads: 2,
-        interleaved: true,
-    };
+    let shape = Shape::new(4, 32, 2).interleaved();
     let topology = CpuGroups::new(&shape.topology(), &BTreeMap::new());
     let options = CpuOptions {
         distribute_cpus_across_numa: true,

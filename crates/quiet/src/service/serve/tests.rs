@@ -190,12 +190,23 @@ impl Node {
         reason
     }
 
-    /// Why the VM was left out of what was carried out.
-    fn left_out(&self, order: &Order) -> Option<String> {
+    /// The report of an order that is carried out.
+    fn done(&self, order: &Order) -> Report {
         match self.answer(order) {
-            OrderAnswer::Done(report) => report.left_out.get(POD).cloned(),
+            OrderAnswer::Done(report) => report,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Why the VM was left out of what was carried out.
+    fn left_out(&self, order: &Order) -> Option<String> {
+        self.done(order).left_out.get(POD).cloned()
+    }
+
+    /// From now on there is this record alone.
+    fn has_only(&mut self, record: &Record, populated: bool) {
+        self.records = Records::default();
+        self.records.add(record, populated);
     }
 
     fn unchanged(&self) {
