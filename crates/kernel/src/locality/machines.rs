@@ -68,14 +68,10 @@ fn a_cxl_expander_is_attached_to_the_socket_it_is_plugged_into_and_remote_from_t
     assert_eq!(found, expected.into());
 
     let vm = vm(0, found, &[(0, 4), (2, 4), (3, 2)]);
+    let (near, attached, remote) = (MemoryPlace::Near, MemoryPlace::Attached, MemoryPlace::Remote);
     assert_eq!(
         [0, 1, 2, 3].map(|node| vm.place(node)),
-        [
-            MemoryPlace::Near,
-            MemoryPlace::Remote,
-            MemoryPlace::Attached,
-            MemoryPlace::Remote
-        ]
+        [near, remote, attached, remote]
     );
     let (away, attached) = (vm.away().unwrap(), vm.attached().unwrap());
     assert_eq!((away.percent(), attached.percent()), (20, 40));
@@ -89,14 +85,10 @@ fn a_cxl_expander_is_attached_to_the_socket_it_is_plugged_into_and_remote_from_t
     );
     let rows = certificate(&vm);
     let memory = rows[1].located();
+    let shares = (memory.near_percent, memory.attached_percent, memory.remote());
     assert_eq!(
-        (
-            memory.near_percent,
-            memory.attached_percent,
-            memory.remote(),
-            memory.nodes
-        ),
-        (40, 40, Some(20), vec![(0, 40), (2, 40), (3, 20)])
+        (shares, memory.nodes),
+        ((40, 40, Some(20)), vec![(0, 40), (2, 40), (3, 20)])
     );
 }
 
@@ -159,33 +151,23 @@ fn the_firmwares_initiators_decide_and_a_device_that_computes_has_no_cpus() {
 
 #[test]
 fn a_gpu_and_a_card_are_as_far_apart_as_nvidia_smi_says() {
-    let root = machine(include_str!("../../../../tests/data/sysfs/dgx-a100.txt"));
-    let found = devices(&root, &["0000:07:00.0", "0000:0c:00.0", "0000:61:00.0"]);
-    let distances: Vec<(&str, Option<Distance>)> = pairs(&found)
-        .iter()
-        .map(|pair| (pair.nic.address.as_str(), pair.distance))
-        .collect();
-    assert_eq!(
-        distances,
-        [
-            ("0000:0c:00.0", Some(Distance::Switches)),
-            ("0000:61:00.0", Some(Distance::System))
-        ]
-    );
-
-    let root = machine(include_str!("../../../../tests/data/sysfs/hgx-h100.txt"));
-    let found = devices(&root, &["0000:b8:00.0", "0000:d9:00.0", "0000:da:00.0"]);
-    let distances: Vec<(&str, Option<Distance>)> = pairs(&found)
-        .iter()
-        .map(|pair| (pair.gpu.address.as_str(), pair.distance))
-        .collect();
-    assert_eq!(
-        distances,
-        [
-            ("0000:b8:00.0", Some(Distance::Node)),
-            ("0000:d9:00.0", Some(Distance::Switch))
-        ]
-    );
+    let of = |extract: &str, addresses: &[&str]| -> Vec<(String, String, Option<Distance>)> {
+        let found = devices(&machine(extract), addresses);
+        let address = |device: &PciDevice| device.address.clone();
+        let distances = pairs(&found).into_iter();
+        distances
+            .map(|pair| (address(pair.gpu), address(pair.nic), pair.distance))
+            .collect()
+    };
+    let pair = |gpu: &str, nic: &str, distance| (gpu.to_owned(), nic.to_owned(), Some(distance));
+    let dgx = include_str!("../../../../tests/data/sysfs/dgx-a100.txt");
+    let (gpu, near, far) = ("0000:07:00.0", "0000:0c:00.0", "0000:61:00.0");
+    let expected = [pair(gpu, near, Distance::Switches), pair(gpu, far, Distance::System)];
+    assert_eq!(of(dgx, &[gpu, near, far]), expected);
+    let hgx = include_str!("../../../../tests/data/sysfs/hgx-h100.txt");
+    let (other, beside, nic) = ("0000:b8:00.0", "0000:d9:00.0", "0000:da:00.0");
+    let expected = [pair(other, nic, Distance::Node), pair(beside, nic, Distance::Switch)];
+    assert_eq!(of(hgx, &[other, beside, nic]), expected);
 }
 
 #[test]
@@ -306,24 +288,13 @@ fn a_mig_instance_is_known_by_its_resource_alone() {
         device("devices.kubevirt.io/kvm", None),
     ];
     let rows = certificate(&vm);
-    let told: Vec<(&str, &str, u64, u8)> = rows[1..]
-        .iter()
-        .map(|row| {
-            (
-                row.name.as_str(),
-                row.details.as_str(),
-                row.amount,
-                row.located().near_percent,
-            )
-        })
-        .collect();
-    assert_eq!(
-        told,
-        [
-            ("devices.kubevirt.io/kvm", "", 1, 0),
-            ("nvidia.com/mig-1g.10gb", "MIG", 2, 50)
-        ]
-    );
+    let told = rows[1..].iter().map(|row| {
+        let (name, details) = (row.name.as_str(), row.details.as_str());
+        (name, details, row.amount, row.located().near_percent)
+    });
+    let kvm = ("devices.kubevirt.io/kvm", "", 1, 0);
+    let mig = ("nvidia.com/mig-1g.10gb", "MIG", 2, 50);
+    assert_eq!(told.collect::<Vec<_>>(), [kvm, mig]);
     assert_eq!(rows[1].located().remote(), None, "its node is not known");
 }
 

@@ -281,11 +281,8 @@ fn requested(text: &str) -> Vec<(String, Option<u64>, Option<u64>)> {
     let found = described(text, None).unwrap();
     let containers = found.pod.containers.iter().map(|container| {
         let requests = &container.resources.requests;
-        (
-            container.name.clone(),
-            requests.milli_cpus,
-            requests.memory.map(|bytes| bytes >> 20),
-        )
+        let mib = requests.memory.map(|bytes| bytes >> 20);
+        (container.name.clone(), requests.milli_cpus, mib)
     });
     containers.collect()
 }
@@ -310,14 +307,8 @@ fn a_workloads_pod_is_planned_by_its_template(#[case] version: &str, #[case] kin
     let found = described(&pod("4"), None).unwrap();
     assert_eq!((found.name.as_str(), found.assumed.len()), ("web", 0));
     assert_eq!(requested(&pod("4")), [("vm".to_owned(), Some(4000), Some(1024))]);
-    assert_eq!(
-        (
-            &found.document["kind"],
-            &found.document["metadata"]["name"],
-            &found.document["metadata"]["labels"]["a"]
-        ),
-        (&"Pod".into(), &"web".into(), &"b".into())
-    );
+    let (own, metadata) = (&found.document["kind"], &found.document["metadata"]);
+    assert!(own == "Pod" && metadata["name"] == "web" && metadata["labels"]["a"] == "b");
     // The path is one in the object.
     let path = match kind {
         "CronJob" => "spec.jobTemplate.spec.template",
@@ -333,11 +324,7 @@ fn a_workloads_pod_is_planned_by_its_template(#[case] version: &str, #[case] kin
 #[test]
 fn a_pod_in_the_text_goes_before_templates_and_a_template_can_be_named() {
     let pod = "{apiVersion: v1, kind: Pod, metadata: {name: one}, spec: {containers: [{name: a}]}}";
-    let set = |name: &str| {
-        format!(
-            "{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: {name}}}, spec: {{template: {{spec: {{containers: [{{name: a}}]}}}}}}}}"
-        )
-    };
+    let set = |name: &str| workload("Deployment", name, "", "{name: a}");
     let text = [pod, &set("two"), &set("three")].join("\n---\n");
     let name = |name: Option<&str>| described(&text, name).map(|found| found.name);
     assert_eq!(name(None), Ok("one".to_owned()));
@@ -356,6 +343,12 @@ fn a_pod_in_the_text_goes_before_templates_and_a_template_can_be_named() {
     assert_eq!(described(empty, None).unwrap_err().to_string(), "spec: it is required");
 }
 
+/// An object whose template has this container, with more fields of its `spec`.
+fn workload(kind: &str, name: &str, more: &str, container: &str) -> String {
+    let template = format!("{{spec: {{containers: [{container}]}}}}");
+    format!("{{apiVersion: apps/v1, kind: {kind}, metadata: {{name: {name}}}, spec: {{{more} template: {template}}}}}")
+}
+
 fn vm(domain: &str) -> String {
     format!(
         "{{apiVersion: kubevirt.io/v1, kind: VirtualMachine, metadata: {{name: vm-005}}, spec: {{template: {{spec: {{domain: {domain}, \
@@ -365,13 +358,12 @@ fn vm(domain: &str) -> String {
 
 #[test]
 fn of_objects_with_the_same_name_one_is_chosen_by_its_kind() {
-    let of = |kind: &str, cpu: u32| {
-        format!(
-            "{{apiVersion: apps/v1, kind: {kind}, metadata: {{name: web}}, spec: {{template: {{spec: {{containers: [{{name: a, resources: \
-             {{requests: {{cpu: {cpu}}}}}}}]}}}}}}}}"
-        )
-    };
-    let text = [of("Deployment", 2), of("StatefulSet", 4)].join("\n---\n");
+    let of = |kind: &str, container: &str| workload(kind, "web", "", container);
+    let text = [
+        of("Deployment", "{name: a, resources: {requests: {cpu: 2}}}"),
+        of("StatefulSet", "{name: a, resources: {requests: {cpu: 4}}}"),
+    ]
+    .join("\n---\n");
     let cpus = |name: &str| {
         let found = described(&text, Some(name)).map_err(|cause| cause.to_string())?;
         Ok(found.pod.containers[0].resources.requests.milli_cpus)
@@ -388,29 +380,22 @@ fn of_objects_with_the_same_name_one_is_chosen_by_its_kind() {
 }
 
 #[rstest]
-#[case("", None)]
-#[case("replicas: 1,", None)]
-#[case("replicas: 50,", Some("the answer is for one of 50 replicas"))]
+#[case("", Ok(None))]
+#[case("replicas: 1,", Ok(None))]
+#[case("replicas: 50,", Ok(Some("the answer is for one of 50 replicas")))]
 #[case(
     "replicas: 0,",
-    Some("the object has 0 replicas: the answer is for the pod that the first would be")
+    Ok(Some("the object has 0 replicas: the answer is for the pod that the first would be"))
 )]
-fn the_number_of_replicas_is_named(#[case] replicas: &str, #[case] assumed: Option<&str>) {
-    let text = format!(
-        "{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: a}}, spec: {{{replicas} template: {{spec: {{containers: [{{name: a}}]}}}}}}}}"
-    );
-    let found = described(&text, None).unwrap().assumed;
-    assert_eq!(found.first().map(String::as_str), assumed);
-}
-
-#[rstest]
-#[case("-5", "spec.replicas: it must not be negative")]
-#[case("two", "spec.replicas: it must be a number")]
-fn a_wrong_number_of_replicas_is_named(#[case] replicas: &str, #[case] error: &str) {
-    let text = format!(
-        "{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: a}}, spec: {{replicas: {replicas}, template: {{spec: {{containers: [{{name: a}}]}}}}}}}}"
-    );
-    assert_eq!(described(&text, None).unwrap_err().to_string(), error);
+#[case("replicas: -5,", Err("spec.replicas: it must not be negative"))]
+#[case("replicas: two,", Err("spec.replicas: it must be a number"))]
+fn the_number_of_replicas_is_named(#[case] replicas: &str, #[case] expected: Result<Option<&str>, &str>) {
+    let found = described(&workload("Deployment", "a", replicas, "{name: a}"), None);
+    let told = found.map(|found| found.assumed.first().cloned());
+    let expected = expected
+        .map(|assumed| assumed.map(str::to_owned))
+        .map_err(str::to_owned);
+    assert_eq!(told.map_err(|error| error.to_string()), expected);
 }
 
 /// 228 MiB for the processes, 32 for a screen, 8 for a vCPU, 100 for CPUs of its own, and a 512th of requested memory.
@@ -450,14 +435,8 @@ fn an_even_number_of_cpus_huge_pages_and_devices_are_kubevirts_too() {
                 nvidia.com/T4}, {name: b, deviceName: nvidia.com/T4}]}}}}";
     let found = described(text, None).unwrap();
     let limits = &found.document["spec"]["containers"][0]["resources"]["limits"];
-    assert_eq!(
-        (
-            limits["cpu"].as_str(),
-            limits["hugepages-2Mi"].as_str(),
-            limits["nvidia.com/T4"].as_str()
-        ),
-        (Some("6"), Some("4294967296"), Some("2"))
-    );
+    let told = ["cpu", "hugepages-2Mi", "nvidia.com/T4"].map(|name| limits[name].as_str());
+    assert_eq!(told, [Some("6"), Some("4294967296"), Some("2")]);
     let overhead: u64 = (100 + 228 + 32 + 32 + 1024) << 20;
     assert_eq!(limits["memory"], overhead.to_string());
 }

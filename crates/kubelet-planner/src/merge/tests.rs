@@ -5,13 +5,7 @@ use std::time::{Duration, Instant};
 use rstest::rstest;
 
 use super::*;
-
-fn hint(bits: u64, preferred: bool) -> Hint {
-    Hint {
-        nodes: Some(NodeMask::from_bits(bits)),
-        preferred,
-    }
-}
+use crate::testing::hint;
 
 fn texts(options: &[(&str, &str)]) -> BTreeMap<String, String> {
     let owned = options

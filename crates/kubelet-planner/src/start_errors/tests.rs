@@ -1,11 +1,8 @@
-use std::collections::BTreeMap;
-
 use rstest::rstest;
 use stelia_cpus::testing::Shape;
 use stelia_kubelet::config::{File, Flags};
 
 use super::*;
-use crate::cpus::CpuGroups;
 use crate::node::NumaNode;
 
 /// What `kubelet --config` of these keys has wrong, on a machine with two NUMA nodes of 8 GiB and eight CPUs each.
@@ -23,15 +20,11 @@ fn config(keys: &str) -> KubeletConfig {
 }
 
 fn machine() -> Machine {
-    let shape = Shape::new(2, 4, 2);
-    let node = NumaNode {
+    let numa = |_| NumaNode {
         memory: 8 << 30,
         ..NumaNode::default()
     };
-    Machine {
-        cpus: CpuGroups::new(&shape.topology(), &BTreeMap::new()),
-        numa: [(0, node.clone()), (1, node)].into(),
-    }
+    crate::testing::machine(Shape::new(2, 4, 2), numa)
 }
 
 const STATIC: &str = "cpuManagerPolicy: static\nreservedSystemCPUs: \"0\"\n";
@@ -223,33 +216,13 @@ fn a_gate_that_is_like_no_other_may_be_another_versions() {
 
 #[test]
 fn gates_of_older_kubelets_and_of_openshift_are_like_no_gate_of_1_36() {
-    let others = [
-        "TopologyManager",
-        "MemoryManager",
-        "CPUManager",
-        "DevicePlugins",
-        "DynamicKubeletConfig",
-        "CSIMigrationAWS",
-        "ExpandCSIVolumes",
-        "DownwardAPIHugePages",
-        "APIPriorityAndFairness",
-        "ServiceNodeExclusion",
-        "LegacyNodeRoleBehavior",
-        "NodeDisruptionExclusion",
-        "AlibabaPlatform",
-        "AdminNetworkPolicy",
-        "ExternalCloudProvider",
-        "OpenShiftPodSecurityAdmission",
-        "GatewayAPI",
-        "MachineConfigNodes",
-        "EphemeralContainers",
-        "GRPCContainerProbe",
-        "SupportPodPidsLimit",
-        "CronJobTimeZone",
-        "KubeletPodResources",
-        "IPv6DualStack",
-    ];
-    for gate in others {
+    let others = "TopologyManager MemoryManager CPUManager DevicePlugins DynamicKubeletConfig CSIMigrationAWS \
+        ExpandCSIVolumes DownwardAPIHugePages APIPriorityAndFairness ServiceNodeExclusion \
+        LegacyNodeRoleBehavior NodeDisruptionExclusion AlibabaPlatform AdminNetworkPolicy \
+        ExternalCloudProvider OpenShiftPodSecurityAdmission GatewayAPI MachineConfigNodes \
+        EphemeralContainers GRPCContainerProbe SupportPodPidsLimit CronJobTimeZone KubeletPodResources \
+        IPv6DualStack";
+    for gate in others.split_whitespace() {
         assert_eq!((is_unknown(gate), like(gate)), (true, None), "{gate}");
     }
 }

@@ -26,20 +26,6 @@ fn only_devices_are_counted_by_cpu() {
 }
 
 #[test]
-fn a_cpu_that_came_or_went_meanwhile_is_named() {
-    let columns = |line: &str| Table::parse(format!("  CPU0 CPU1\n{line}\n").as_bytes());
-    for line in [" 24: 1 PCI-MSI 0-edge a", " 24: 1 2 3 PCI-MSI 0-edge a", " 24: 1"] {
-        let wrong = ParseError::Columns {
-            line: line.into(),
-            expected: 2,
-        };
-        assert_eq!(columns(line), Err(wrong));
-    }
-    assert!(matches!(Table::parse(b""), Err(ParseError::Header(_))));
-    assert!(matches!(Table::parse(b"LOC: 1 2\n"), Err(ParseError::Header(_))));
-}
-
-#[test]
 fn a_rise_survives_wrapping_and_beginning_again() {
     assert_eq!(rise(5, 9), 4);
     assert_eq!(rise(u32::MAX, 2), 3);
