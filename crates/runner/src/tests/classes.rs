@@ -8,7 +8,7 @@ use crate::state::Isolation;
 fn of_class(qos: &'static str, state: &'static str) -> Option<Behaviour> {
     Some(Behaviour {
         qos: Some(qos),
-        state,
+        state: Some(state),
         ..Behaviour::default()
     })
 }
@@ -51,7 +51,7 @@ async fn a_class_with_cpus_of_its_own_does_not_run_without_them() {
     for qos in [Some("LSE"), None] {
         let behaviour = Behaviour {
             qos,
-            state: "waiting",
+            state: Some("waiting"),
             ..Behaviour::default()
         };
         let bench = Bench::new(Some(behaviour), "", "");

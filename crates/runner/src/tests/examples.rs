@@ -92,7 +92,7 @@ async fn without_isolation_no_guest_runs(#[values(Language::Python, Language::Go
     assert!(!refused.dir.path().join("commands").exists());
 
     let floating = Behaviour {
-        state: "waiting",
+        state: Some("waiting"),
         ..Behaviour::default()
     };
     let mut bench = bench(language, floating);
