@@ -3,11 +3,7 @@ use rustix::io::Errno;
 use stelia_kernel::counters::interrupts::PATH;
 
 use super::*;
-use crate::testing::{Call, FakeKernel};
-
-fn set(text: &str) -> CpuSet {
-    text.parse().expect("a list")
-}
+use crate::testing::{Call, FakeKernel, set};
 
 fn found(kernel: &FakeKernel) -> InterruptScan {
     let table = Table::parse(kernel.read(PATH).expect("text").as_bytes()).expect("a table");

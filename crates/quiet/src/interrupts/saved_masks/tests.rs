@@ -1,11 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::testing::FakeKernel;
-
-fn set(text: &str) -> CpuSet {
-    text.parse().expect("a list")
-}
+use crate::testing::{FakeKernel, set};
 
 fn record() -> Record {
     let kept = |base: &str, ours: &[&str]| SavedMask {

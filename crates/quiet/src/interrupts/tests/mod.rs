@@ -12,18 +12,10 @@ use super::*;
 use crate::interrupts::read::{DEFAULT, mask_path};
 use crate::interrupts::saved_masks::NAME;
 use crate::order::OrderedVm;
-use crate::testing::{Call, FakeKernel};
-
-fn set(text: &str) -> CpuSet {
-    text.parse().expect("a list")
-}
+use crate::testing::{Call, FakeKernel, set, vm};
 
 /// VMs by name with their CPUs; all others of eight are shared.
 fn order(vms: &[(&str, &str)]) -> Order {
-    let vm = |cpus| OrderedVm {
-        cpus: set(cpus),
-        ..OrderedVm::default()
-    };
     let vms: BTreeMap<String, OrderedVm> = vms.iter().map(|(pod, cpus)| ((*pod).into(), vm(cpus))).collect();
     let shared = vms.values().fold(set("0-7"), |left, vm| left.difference(&vm.cpus));
     Order {

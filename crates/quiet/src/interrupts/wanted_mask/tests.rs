@@ -4,10 +4,7 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 
 use super::*;
-
-fn set(text: &str) -> CpuSet {
-    text.parse().expect("a list")
-}
+use crate::testing::{set, vm};
 
 fn cpus(online: &str, exclusive: &str, shared: &str) -> Cpus {
     Cpus {
@@ -147,11 +144,8 @@ proptest! {
 
 #[test]
 fn an_interrupt_belongs_to_the_vm_that_has_its_device_while_interrupts_are_steered() {
-    let vm = OrderedVm {
-        cpus: set("2"),
-        own_devices: ["0000:3b:00.0".into()].into(),
-        ..OrderedVm::default()
-    };
+    let mut vm = vm("2");
+    vm.own_devices = ["0000:3b:00.0".into()].into();
     let mut order = Order {
         steer: true,
         vms: BTreeMap::from([("a".into(), vm)]),
