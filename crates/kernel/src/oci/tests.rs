@@ -132,11 +132,11 @@ impl<'a> Monitor<'a> {
         let (name, uid, cgroup) = (self.name, self.uid, self.cgroup);
         node.file(&format!("{userdata}/conmon-pidfile"), "4711")
             .file(&format!("run/crun/{ID}/status"), "{}")
-            .file("proc/4711/cmdline", &self.words.join("\0"))
-            .file("proc/4711/cgroup", &format!("0::{cgroup}\n"))
+            .file("proc/4711/cmdline", self.words.join("\0"))
+            .file("proc/4711/cgroup", format!("0::{cgroup}\n"))
             .file(
                 "proc/4711/status",
-                &format!("Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"),
+                format!("Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"),
             );
         if let Some(exe) = self.exe {
             node.link(exe, "proc/4711/exe");
