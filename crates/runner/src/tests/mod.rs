@@ -164,7 +164,7 @@ impl Bench {
 
     /// The runner's state, once `so` is true of it.
     async fn state(&self, so: impl Fn(&RunnerState) -> bool) -> RunnerState {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let told = UnixStream::connect(self.dir.path().join(SOCKET))
                 .ok()
@@ -197,7 +197,7 @@ impl Bench {
 
     /// Waits until this is so.
     async fn until(&self, what: &str, so: impl Fn() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !so() {
             let (log, orders, calls) = (self.read("log"), self.orders(), self.calls.names());
             assert!(Instant::now() < deadline, "never {what:?}: {orders} {calls:?} {log}");
@@ -233,7 +233,7 @@ impl Bench {
     }
 
     async fn exit_code(&mut self) -> i32 {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             if let Some(status) = self.runner.try_wait().unwrap() {
                 return status.code().unwrap();
