@@ -336,15 +336,17 @@ pub fn entry_uses(state: &CpuManagerState, pod: &PodUid, running: &[LiveContaine
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cgroup::KernelCgroups;
+    use crate::test_root::Root;
 
     #[test]
     fn of_a_container_with_too_many_cgroups_none_is_read() {
-        let root = tempfile::TempDir::new().unwrap();
+        let root = Root::new();
         let origin = CgroupPath::parse("/a").unwrap();
         for number in 0..3 * MAX_CGROUPS {
-            std::fs::create_dir_all(root.path().join(format!("a/{number}"))).unwrap();
+            std::fs::create_dir_all(root.join(format!("a/{number}"))).unwrap();
         }
-        let cgroups = crate::cgroup::KernelCgroups::new(root.path());
+        let cgroups = KernelCgroups::new(&*root);
         let mut read = 0;
         let refused = populated_elsewhere(&cgroups, &origin, &mut read).unwrap_err();
         assert_eq!(
@@ -356,38 +358,27 @@ mod tests {
 
     #[test]
     fn the_other_containers_that_run_are_found_with_their_names() {
-        let root = tempfile::TempDir::new().unwrap();
-        let write = |path: &str, text: &str| {
-            let path = root.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
+        let root = Root::new();
         let pod = "cgroup/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice";
         for (id, populated, cpus) in [("a1", 1, "2-3"), ("b2", 1, "2"), ("c3", 0, "3"), ("d4", 1, "")] {
             let scope = format!("{pod}/cri-containerd-{id}.scope");
-            write(
-                &format!("{scope}/cgroup.events"),
-                &format!("populated {populated}\nfrozen 0\n"),
-            );
-            write(&format!("{scope}/cpuset.cpus"), &format!("{cpus}\n"));
-            write(&format!("{scope}/cpu.weight"), "118\n");
+            let events = format!("populated {populated}\nfrozen 0\n");
+            root.file(&format!("{scope}/cgroup.events"), events)
+                .file(&format!("{scope}/cpuset.cpus"), cpus)
+                .file(&format!("{scope}/cpu.weight"), "118\n");
         }
         // Made by crun: the processes are one level below the scope that has the weight.
         let inside = format!("{pod}/cri-containerd-b2.scope/container");
-        for (file, text) in [
-            ("cgroup.events", "populated 1\nfrozen 0\n"),
-            ("cpuset.cpus", "2\n"),
-            ("cpu.weight", "100\n"),
-        ] {
-            write(&format!("{inside}/{file}"), text);
-        }
-        write(
+        root.file(&format!("{inside}/cgroup.events"), "populated 1\nfrozen 0\n")
+            .file(&format!("{inside}/cpuset.cpus"), "2\n")
+            .file(&format!("{inside}/cpu.weight"), "100\n");
+        root.file(
             "run/containerd/io.containerd.runtime.v2.task/k8s.io/b2/config.json",
             r#"{"annotations":{"io.kubernetes.cri.container-name":"sidecar"},"linux":{"resources":{"cpu":{"shares":3072}}}}"#,
         );
-        let cgroups = crate::cgroup::KernelCgroups::new(root.path().join("cgroup"));
+        let cgroups = KernelCgroups::new(root.join("cgroup"));
         let uid = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
-        let live = live_containers(&cgroups, &root.path().join("run"), &uid, Some("a1")).unwrap();
+        let live = live_containers(&cgroups, &root.join("run"), &uid, Some("a1")).unwrap();
         let container = |id: &str, name: Option<&str>, cpus: &str, shares| LiveContainer {
             id: id.into(),
             request: CpuRequest {
@@ -406,18 +397,12 @@ mod tests {
             ]
         );
     }
+
     #[test]
     fn only_cruns_subgroup_has_the_processes_of_a_container() {
-        let root = tempfile::TempDir::new().unwrap();
-        let write = |path: &str, text: &str| {
-            let path = root.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
+        let root = Root::new();
         let pod = "kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice";
-        write("usr/bin/crun", "");
-        let program = root.path().join("usr/bin/crun");
-        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        root.program("usr/bin/crun", "");
         for (id, state, own) in [
             ("a1", "status", ""),
             ("b2", "state.json", ""),
@@ -425,22 +410,22 @@ mod tests {
             ("d4", "", ""),
         ] {
             let scope = format!("cgroup/{pod}/cri-containerd-{id}.scope");
-            write(&format!("{scope}/cgroup.procs"), own);
-            write(&format!("{scope}/container/cgroup.events"), "populated 1\nfrozen 0\n");
+            root.file(&format!("{scope}/cgroup.procs"), own);
+            root.file(&format!("{scope}/container/cgroup.events"), "populated 1\nfrozen 0\n");
             let bundle = format!("run/containerd/io.containerd.runtime.v2.task/k8s.io/{id}");
-            write(&format!("{bundle}/config.json"), "{}");
-            write(&format!("{bundle}/options.json"), r#"{"binary_name":"crun"}"#);
+            root.file(&format!("{bundle}/config.json"), "{}");
+            root.file(&format!("{bundle}/options.json"), r#"{"binary_name":"crun"}"#);
             if !state.is_empty() {
-                write(&format!("run/containerd/runc/k8s.io/{id}/{state}"), "{}");
+                root.file(&format!("run/containerd/runc/k8s.io/{id}/{state}"), "{}");
             }
         }
-        let cgroups = crate::cgroup::KernelCgroups::new(root.path().join("cgroup"));
+        let cgroups = KernelCgroups::new(root.join("cgroup"));
         let of = |id: &str| {
             let scope = CgroupPath::parse(&format!("/{pod}/cri-containerd-{id}.scope")).unwrap();
             let subgroup = scope.child(ContainerCgroup::SUBGROUP);
             // Whichever of the two is named.
             let [by_scope, by_subgroup] =
-                [&scope, &subgroup].map(|path| process_cgroup(&cgroups, root.path(), path).unwrap());
+                [&scope, &subgroup].map(|path| process_cgroup(&cgroups, &root, path).unwrap());
             assert_eq!(by_scope, by_subgroup, "{id}");
             let (path, container) = by_scope.unwrap();
             assert_eq!(container.in_subgroup, path == subgroup, "{id}");

@@ -90,21 +90,13 @@ fn gives_cpus(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn write(root: &Path, path: &str, text: &str) {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
+    use crate::test_root::Root;
 
     #[test]
     fn a_driver_of_cpus_is_known_by_its_socket_or_by_the_claims_it_prepared() {
-        let root = tempfile::tempdir().unwrap();
-        let kubelet = root.path().join("var/lib/kubelet");
-        let found = || {
-            let drivers = cpu_drivers(root.path(), &kubelet).into_keys();
-            drivers.collect::<Vec<_>>()
-        };
+        let root = Root::new();
+        let kubelet = root.join("kubelet");
+        let found = || cpu_drivers(&root, &kubelet).into_keys().collect::<Vec<_>>();
         assert!(found().is_empty());
         for other in [
             "gpu.nvidia.com-reg.sock",
@@ -112,42 +104,30 @@ mod tests {
             "dra.cpu",
             "cpufreq.example.com-reg.sock",
         ] {
-            write(&kubelet, &format!("plugins_registry/{other}"), "");
+            root.file(&format!("kubelet/plugins_registry/{other}"), "");
         }
         let specification =
             |kind: &str, devices: &str| format!(r#"{{"cdiVersion":"0.8.0","kind":"{kind}","devices":[{devices}]}}"#);
         let device = r#"{"name":"claim-1","containerEdits":{"env":["DRA_CPUSET_1=2-3"]}}"#;
-        write(
-            root.path(),
-            "run/cdi/dra.cpu.json",
-            &specification("dra.k8s.io/cpu", ""),
-        );
-        write(
-            root.path(),
-            "run/cdi/gpu.json",
-            &specification("nvidia.com/gpu", device),
-        );
-        write(root.path(), "etc/cdi/broken.json", "{");
+        root.file("run/cdi/dra.cpu.json", specification("dra.k8s.io/cpu", ""))
+            .file("run/cdi/gpu.json", specification("nvidia.com/gpu", device))
+            .file("etc/cdi/broken.json", "{");
         assert!(found().is_empty(), "{:?}", found());
-        write(&kubelet, "plugins_registry/dra.cpu-reg.sock", "");
+        root.file("kubelet/plugins_registry/dra.cpu-reg.sock", "");
         assert_eq!(found(), ["dra.cpu"]);
         fs::remove_file(kubelet.join("plugins_registry/dra.cpu-reg.sock")).unwrap();
         assert!(found().is_empty());
         // Its pod ended, and containers still have what it gave them.
-        write(
-            root.path(),
-            "run/cdi/other.json",
-            &specification("dra.k8s.io/cpu", device),
-        );
+        root.file("run/cdi/other.json", specification("dra.k8s.io/cpu", device));
         assert_eq!(found(), ["other"]);
-        fs::remove_file(root.path().join("run/cdi/other.json")).unwrap();
+        fs::remove_file(root.join("run/cdi/other.json")).unwrap();
         for claim in [
             "3ceda12c-3ee9-40fa-9f42-61428fe654a6",
             "7ba2ddbb-4c4f-4c06-8d5e-0b3f2b0a9d11",
         ] {
             for name in ["dra.k8s.io-cpu_claim", "cpu.example.com"] {
                 let path = format!("run/cdi/{name}-{claim}.json");
-                write(root.path(), &path, &specification("dra.k8s.io/cpu", device));
+                root.file(&path, specification("dra.k8s.io/cpu", device));
             }
         }
         assert_eq!(found(), ["cpu.example.com", "dra.k8s.io-cpu"]);
@@ -156,23 +136,14 @@ mod tests {
     /// The default of CDI's library.
     #[test]
     fn a_specification_in_yaml_is_read_too() {
-        let root = tempfile::tempdir().unwrap();
+        let root = Root::new();
         let claim = "run/cdi/dra.k8s.io-cpu_claim-3ceda12c-3ee9-40fa-9f42-61428fe654a6.yaml";
         let text =
             |devices: &str| format!("---\ncdiVersion: 0.8.0\nkind: dra.k8s.io/cpu # of CPUs\ndevices:{devices}\n");
-        let none: [&str; 0] = [];
-        for (devices, expected) in [
-            (
-                "\n- name: claim-1\n  containerEdits:\n    env: [DRA_CPUSET_1=2-3]",
-                &["dra.k8s.io-cpu"][..],
-            ),
-            (" []", &none),
-            ("", &none),
-        ] {
-            write(root.path(), claim, &text(devices));
-            let found: Vec<String> = cpu_drivers(root.path(), &root.path().join("kubelet"))
-                .into_keys()
-                .collect();
+        let claimed = "\n- name: claim-1\n  containerEdits:\n    env: [DRA_CPUSET_1=2-3]";
+        for (devices, expected) in [(claimed, &["dra.k8s.io-cpu"][..]), (" []", &[]), ("", &[])] {
+            root.file(claim, text(devices));
+            let found: Vec<String> = cpu_drivers(&root, &root.join("kubelet")).into_keys().collect();
             assert_eq!(found, expected, "{devices}");
         }
     }

@@ -18,6 +18,8 @@ pub mod runtime_config;
 pub mod runtime_folders;
 mod system;
 pub mod systemd;
+#[cfg(test)]
+mod test_root;
 pub mod vfio;
 pub mod vmm_processes;
 pub mod workqueue;

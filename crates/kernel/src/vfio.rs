@@ -97,16 +97,13 @@ fn addresses(sys: &Path, file: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
-
     use super::*;
+    use crate::test_root::Root;
 
     #[test]
     fn a_group_without_an_iommu_has_a_name_of_its_own_and_the_same_devices() {
-        let root = tempfile::tempdir().unwrap();
-        let sys = root.path();
+        let sys = Root::new();
         fs::create_dir_all(sys.join("kernel/iommu_groups/7/devices/0001:00:02.0/vfio-dev")).unwrap();
-        fs::create_dir_all(sys.join("dev/char")).unwrap();
         let names = [
             ("7", true),
             ("noiommu-7", true),
@@ -115,27 +112,20 @@ mod tests {
             ("vfio", false),
         ];
         for (minor, (name, is_group)) in (0..).zip(names) {
-            symlink(
+            sys.link(
                 format!("../../devices/virtual/vfio/{name}"),
-                sys.join(format!("dev/char/243:{minor}")),
-            )
-            .unwrap();
-            let expected = if is_group {
-                vec!["0001:00:02.0".to_owned()]
-            } else {
-                Vec::new()
-            };
-            assert_eq!(of_file(sys, &format!("/dev/vfio/{name}")), expected, "{name}");
-            assert_eq!(behind(sys, (243, minor)), expected, "{name}");
+                &format!("dev/char/243:{minor}"),
+            );
+            let expected: Vec<String> = is_group.then(|| "0001:00:02.0".to_owned()).into_iter().collect();
+            assert_eq!(of_file(&sys, &format!("/dev/vfio/{name}")), expected, "{name}");
+            assert_eq!(behind(&sys, (243, minor)), expected, "{name}");
         }
     }
 
     #[test]
     fn a_group_is_all_of_its_devices_and_a_device_itself_whatever_their_nodes_are_named() {
-        let root = tempfile::tempdir().unwrap();
-        let (run, sys) = (root.path().join("run"), root.path().join("sys"));
-        let bundle = run.join("containerd/io.containerd.runtime.v2.task/k8s.io/c1");
-        fs::create_dir_all(&bundle).unwrap();
+        let root = Root::new();
+        let (run, sys) = (root.join("run"), root.join("sys"));
         let config = r#"{"linux": {"devices": [
             {"path": "/dev/vfio/vfio", "type": "c", "major": 10, "minor": 196},
             {"path": "/dev/gpu", "type": "c", "major": 243, "minor": 0},
@@ -144,26 +134,25 @@ mod tests {
             {"path": "/dev/vfio/14", "type": "b", "major": 243, "minor": 1},
             {"path": "/dev/kvm", "type": "c", "major": 10, "minor": 232},
             {"path": "/run/pipe", "type": "p"}]}}"#;
-        fs::write(bundle.join("config.json"), config).unwrap();
+        let bundle = "run/containerd/io.containerd.runtime.v2.task/k8s.io/c1";
+        root.file(&format!("{bundle}/config.json"), config);
         let groups = [
             ("12", "0000:3b:00.0", "vfio-pci"),
             ("12", "0000:3b:00.1", "mlx5_vfio_pci"),
             ("14", "0000:40:00.0", "vfio-pci"),
+            // A bridge, and a device that the host has back.
+            ("12", "0000:3a:00.0", "pcieport"),
+            ("12", "0000:3b:00.2", "mlx5_core"),
         ];
         for (group, address, driver) in groups {
-            let device = sys.join(format!("kernel/iommu_groups/{group}/devices/{address}"));
-            fs::create_dir_all(&device).unwrap();
-            symlink(format!("../../../bus/pci/drivers/{driver}"), device.join("driver")).unwrap();
+            let device = format!("sys/kernel/iommu_groups/{group}/devices/{address}");
+            root.link(
+                format!("../../../bus/pci/drivers/{driver}"),
+                &format!("{device}/driver"),
+            );
         }
         let uuid = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001";
         fs::create_dir_all(sys.join(format!("kernel/iommu_groups/13/devices/{uuid}/mdev_type"))).unwrap();
-        // A bridge, and a device that the host has back.
-        for (address, driver) in [("0000:3a:00.0", "pcieport"), ("0000:3b:00.2", "mlx5_core")] {
-            let device = sys.join("kernel/iommu_groups/12/devices").join(address);
-            fs::create_dir_all(&device).unwrap();
-            symlink(format!("../../../bus/pci/drivers/{driver}"), device.join("driver")).unwrap();
-        }
-        fs::create_dir_all(sys.join("dev/char")).unwrap();
         let links = [
             ("10:196", "../../devices/virtual/misc/vfio"),
             ("10:232", "../../devices/virtual/misc/kvm"),
@@ -173,7 +162,7 @@ mod tests {
             ("511:3", "../../devices/pci0000:5d/0000:5e:00.0/vfio-dev/vfio3"),
         ];
         for (number, target) in links {
-            symlink(target, sys.join("dev/char").join(number)).unwrap();
+            root.link(target, &format!("sys/dev/char/{number}"));
         }
         let pod = "b9e4f71c_64a5_4f8d_8574_41363cbaf8e5";
         let cgroup = format!("/kubepods.slice/kubepods-pod{pod}.slice/cri-containerd-c1.scope");

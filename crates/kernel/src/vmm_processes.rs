@@ -187,39 +187,30 @@ fn arguments(bytes: &[u8]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::PathBuf;
-
     use super::*;
     use crate::cgroup::KernelCgroups;
     use crate::proc::KernelProcs;
+    use crate::test_root::Root;
 
     const ORIGIN: &str = "/kubepods.slice/a.scope";
 
-    fn write(root: &Path, path: &str, bytes: &[u8]) {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, bytes).unwrap();
-    }
+    const LIST: &str = "cgroup/kubepods.slice/a.scope/cgroup.procs";
 
     /// A process or, with another `pid`, a thread of it.
-    fn task(root: &Path, pid: i32, tid: i32, name: &str, command: &[u8], cgroup: &str) {
+    fn task(root: &Root, pid: i32, tid: i32, name: &str, command: &[u8], cgroup: &str) {
         let fields: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
-        let mut places: Vec<PathBuf> = vec![format!("proc/{tid}").into()];
-        places.push(format!("proc/{tid}/task/{tid}").into());
-        places.push(format!("proc/{pid}/task/{tid}").into());
-        for place in places {
-            let file = |file: &str| place.join(file).display().to_string();
-            write(root, &file("comm"), format!("{name}\n").as_bytes());
+        for place in [
+            format!("proc/{tid}"),
+            format!("proc/{tid}/task/{tid}"),
+            format!("proc/{pid}/task/{tid}"),
+        ] {
             let status = format!("Name:\t{name}\nTgid:\t{pid}\nNSpid:\t{tid}\t1\nCpus_allowed_list:\t2\n");
-            write(root, &file("status"), status.as_bytes());
-            write(
-                root,
-                &file("stat"),
-                format!("{tid} ({name}) S {}", fields.join(" ")).as_bytes(),
-            );
-            write(root, &file("cgroup"), format!("0::{cgroup}\n").as_bytes());
-            write(root, &file("cmdline"), command);
+            let stat = format!("{tid} ({name}) S {}", fields.join(" "));
+            root.file(&format!("{place}/comm"), format!("{name}\n"))
+                .file(&format!("{place}/status"), status)
+                .file(&format!("{place}/stat"), stat)
+                .file(&format!("{place}/cgroup"), format!("0::{cgroup}\n"))
+                .file(&format!("{place}/cmdline"), command);
         }
     }
 
@@ -233,22 +224,11 @@ mod tests {
 
     #[test]
     fn the_processes_that_may_be_the_vmm_have_their_threads_and_the_others_are_not_read_further() {
-        let root = tempfile::tempdir().unwrap();
-        let root = root.path();
-        write(
-            root,
-            "cgroup/kubepods.slice/a.scope/cgroup.procs",
-            b"7\n20\n30\n99\n0\n",
-        );
+        let root = &Root::new();
+        root.file(LIST, "7\n20\n30\n99\n0\n");
         task(root, 7, 7, "virt-launcher", b"/usr/bin/virt-launcher\0", ORIGIN);
-        task(
-            root,
-            20,
-            20,
-            "qemu-kvm",
-            b"/usr/libexec/qemu-kvm\0-smp\x002\0-name\0\xff\0",
-            ORIGIN,
-        );
+        let command = b"/usr/libexec/qemu-kvm\0-smp\x002\0-name\0\xff\0";
+        task(root, 20, 20, "qemu-kvm", command, ORIGIN);
         for (tid, name) in [(22, "CPU 1/KVM"), (21, "CPU 0/KVM"), (23, "IO iothread0")] {
             task(root, 20, tid, name, b"", ORIGIN);
         }
@@ -270,33 +250,26 @@ mod tests {
 
     #[test]
     fn more_processes_than_a_vm_has_are_refused_and_none_is_no_error() {
-        let root = tempfile::tempdir().unwrap();
-        assert!(found(root.path()).unwrap().is_empty());
+        let root = Root::new();
+        assert!(found(&root).unwrap().is_empty());
         let list: String = (1..=MAX_PROCESSES + 1).map(|pid| format!("{pid}\n")).collect();
-        write(
-            root.path(),
-            "cgroup/kubepods.slice/a.scope/cgroup.procs",
-            list.as_bytes(),
-        );
-        let refused = found(root.path()).unwrap_err().to_string();
+        root.file(LIST, list);
+        let refused = found(&root).unwrap_err().to_string();
         assert_eq!(refused, format!("{ORIGIN} has more than 1024 processes"));
     }
 
     #[test]
     fn of_a_long_command_line_the_beginning_is_read() {
-        let root = tempfile::tempdir().unwrap();
-        let path = root.path().join("cmdline");
-        fs::write(
-            &path,
-            [b"qemu-kvm\0".as_slice(), &vec![b'x'; 20_000], b"\0-smp\x002\0"].concat(),
-        )
-        .unwrap();
+        let root = Root::new();
+        let path = root.at("cmdline");
+        let long = [b"qemu-kvm\0".as_slice(), &vec![b'x'; 20_000], b"\0-smp\x002\0"].concat();
+        root.file("cmdline", long);
         assert_eq!(command(&path, 64).unwrap()[0], "qemu-kvm");
         assert_eq!(command(&path, 64).unwrap()[1].len(), 55);
         assert_eq!(command(&path, 1 << 20).unwrap()[2..], ["-smp", "2"]);
-        fs::write(&path, b"").unwrap();
+        root.file("cmdline", "");
         assert!(command(&path, 64).unwrap().is_empty());
-        fs::write(&path, b"\0\0").unwrap();
+        root.file("cmdline", "\0\0");
         assert_eq!(command(&path, 64).unwrap(), ["", ""]);
     }
 }

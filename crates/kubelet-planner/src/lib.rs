@@ -29,6 +29,8 @@ mod other_settings;
 mod pod;
 mod settings;
 pub mod start_errors;
+#[cfg(test)]
+mod testing;
 
 pub use admission::{Admission, ContainerAllocation, Cpus, Merge, Rejection, admit};
 pub use how_many_fit::{Fill, until_full};

@@ -14,19 +14,39 @@ use stelia_ledger::sample::{Bound, TaskId};
 const WORKER: TaskId = TaskId { id: 30, start: 5 };
 const LATER: TaskId = TaskId { id: 40, start: 900 };
 
-fn opened(seat: u64, cpu: u32) -> Event {
+fn opened(seat: u64, vm: &str, cpus: &str, threads: Vec<TaskId>) -> Event {
     Event::Opened {
         seat,
-        vm: format!("vm-{cpu}"),
+        vm: vm.to_owned(),
         name: String::new(),
-        cpus: cpu.to_string().parse().unwrap(),
-        threads: vec![TaskId {
-            id: 7,
-            start: u64::from(cpu),
-        }],
-        cgroup: None,
+        cpus: cpus.parse().unwrap(),
+        cgroup: threads.is_empty().then(|| "/kubepods.slice/a.scope".to_owned()),
+        threads,
         own_devices: Vec::new(),
     }
+}
+
+/// With a vCPU's thread.
+fn of_vm(seat: u64, cpu: u32) -> Event {
+    let (id, start) = (7, u64::from(cpu));
+    opened(seat, &format!("vm-{cpu}"), &cpu.to_string(), vec![TaskId { id, start }])
+}
+
+fn new_ring(directory: &Path, segment_bytes: u64) -> Ring {
+    let bytes = 1 << 20;
+    Ring::open(directory, Limits { bytes, segment_bytes }).unwrap().0
+}
+
+/// Appends an entry. Returns the ring's head.
+fn append(ring: &mut Ring, at: u64, events: Vec<Event>, readings: Vec<Reading>) -> (u64, String) {
+    let mut entry = Entry {
+        at,
+        events,
+        readings,
+        ..Entry::default()
+    };
+    ring.append(&mut entry).unwrap();
+    ring.head().unwrap()
 }
 
 fn boot(id: &str) -> Event {
@@ -53,22 +73,10 @@ fn reading(seat: u64, switches: u64, own: u64, more: u64, bound: &[(TaskId, (u64
 /// A ring of several segments and two boots. Seat 1 has 100 − 60 − 3 − 2 = 35 switch-ins of others, give or take what the readings leave
 /// open.
 fn ring(directory: &Path) -> Ring {
-    let limits = Limits {
-        bytes: 1 << 20,
-        segment_bytes: 1,
-    };
-    let (mut ring, _) = Ring::open(directory, limits).unwrap();
+    let mut ring = new_ring(directory, 1);
     let (key, _) = Key::load_or_make(directory, "machine").unwrap();
-    let mut write = |events: Vec<Event>, readings: Vec<Reading>| {
-        let mut entry = Entry {
-            events,
-            readings,
-            ..Entry::default()
-        };
-        ring.append(&mut entry).unwrap();
-        ring.head().unwrap()
-    };
-    let all = || vec![boot("one"), opened(1, 2), opened(2, 3)];
+    let mut write = |events: Vec<Event>, readings: Vec<Reading>| append(&mut ring, 0, events, readings);
+    let all = || vec![boot("one"), of_vm(1, 2), of_vm(2, 3)];
     let quiet = |switches| reading(2, switches, switches, 0, &[]);
     write(all(), vec![reading(1, 1000, 500, 1, &[(WORKER, (10, 10))]), quiet(80)]);
     write(all(), vec![reading(1, 1050, 530, 0, &[(WORKER, (13, 13))]), quiet(90)]);
@@ -80,8 +88,8 @@ fn ring(directory: &Path) -> Ring {
     };
     let signed = key.sign_head("2026-10-31", seq, &hash);
     write(vec![boot("one"), closed, signed], Vec::new());
-    write(vec![boot("two"), opened(1, 4)], vec![reading(1, 5, 5, 0, &[])]);
-    write(vec![boot("two"), opened(1, 4)], vec![reading(1, 9, 8, 0, &[])]);
+    write(vec![boot("two"), of_vm(1, 4)], vec![reading(1, 5, 5, 0, &[])]);
+    write(vec![boot("two"), of_vm(1, 4)], vec![reading(1, 9, 8, 0, &[])]);
     ring
 }
 
@@ -150,40 +158,15 @@ fn the_script_knows_a_boot_by_its_event_alone() {
 #[test]
 fn the_script_claims_no_least_number_of_a_container_whose_tasks_ended() {
     let directory = tempfile::tempdir().unwrap();
-    let limits = Limits {
-        bytes: 1 << 20,
-        segment_bytes: 1 << 18,
-    };
-    let (mut ring, _) = Ring::open(directory.path(), limits).unwrap();
-    let opened = |seat: u64| Event::Opened {
-        seat,
-        vm: format!("container-{seat}"),
-        name: String::new(),
-        cpus: "2-3".parse().unwrap(),
-        threads: Vec::new(),
-        cgroup: Some("/kubepods.slice/a.scope".to_owned()),
-        own_devices: Vec::new(),
-    };
+    let mut ring = new_ring(directory.path(), 1 << 18);
+    let opened = |seat: u64| opened(seat, &format!("container-{seat}"), "2-3", Vec::new());
     let mut ended = reading(2, 150, 120, 0, &[]);
     ended.bound.push((TaskId { id: 0, start: 1 }, None));
-    for (events, readings) in [
-        (
-            vec![boot("one"), opened(1), opened(2)],
-            vec![reading(1, 100, 80, 0, &[]), reading(2, 100, 80, 0, &[])],
-        ),
-        (Vec::new(), vec![reading(1, 150, 120, 0, &[]), ended]),
-        (
-            Vec::new(),
-            vec![reading(1, 160, 129, 0, &[]), reading(2, 160, 129, 0, &[])],
-        ),
-    ] {
-        let mut entry = Entry {
-            events,
-            readings,
-            ..Entry::default()
-        };
-        ring.append(&mut entry).unwrap();
-    }
+    let both = |switches, own| vec![reading(1, switches, own, 0, &[]), reading(2, switches, own, 0, &[])];
+    let first = vec![boot("one"), opened(1), opened(2)];
+    append(&mut ring, 0, first, both(100, 80));
+    append(&mut ring, 0, Vec::new(), vec![reading(1, 150, 120, 0, &[]), ended]);
+    append(&mut ring, 0, Vec::new(), both(160, 129));
     let output = script(&files(directory.path()));
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(said, "container-1 2-3 [11, 11]\ncontainer-2 2-3 [0, 11]\n");
@@ -210,11 +193,7 @@ fn the_script_finds_a_change_a_missing_segment_and_a_false_signature() {
     if let Event::Head { day, .. } = &mut signed {
         *day = "2026-11-03".to_owned();
     }
-    let mut entry = Entry {
-        events: vec![signed, strange],
-        ..Entry::default()
-    };
-    ring.append(&mut entry).unwrap();
+    append(&mut ring, 0, vec![signed, strange], Vec::new());
     let output = script(&files(directory.path()));
     assert!(!output.status.success());
     let said = String::from_utf8(output.stdout).unwrap();
@@ -261,21 +240,12 @@ fn the_script_names_file_and_line_of_what_is_cut_or_foreign() {
 
 /// A ring of so many days, and a head of each day but the last that `signs`; the first entry names the key `named`.
 fn days(directory: &Path, days: u64, named: &Key, signs: impl Fn(u64) -> Option<&'static str>) -> Vec<PathBuf> {
-    let limits = Limits {
-        bytes: 1 << 20,
-        segment_bytes: 700,
-    };
-    let (mut ring, _) = Ring::open(&directory.join("ring"), limits).unwrap();
+    let mut ring = new_ring(&directory.join("ring"), 700);
     let mut events = vec![boot("one"), Event::Key { key: named.public() }];
     for day in 0..days {
-        let mut entry = Entry {
-            at: (20_000 + day) * 86_400_000_000,
-            events: std::mem::take(&mut events),
-            ..Entry::default()
-        };
-        ring.append(&mut entry).unwrap();
-        let (seq, hash) = ring.head().unwrap();
-        let text = stelia_ledger::day::day(entry.at);
+        let at = (20_000 + day) * 86_400_000_000;
+        let (seq, hash) = append(&mut ring, at, std::mem::take(&mut events), Vec::new());
+        let text = stelia_ledger::day::day(at);
         let head = signs(day).map(|name| key(directory, name).sign_head(&text, seq, &hash));
         events.extend(head);
     }

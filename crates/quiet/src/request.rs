@@ -42,25 +42,18 @@ mod tests {
         let finish = |own: &[i32]| Request::Finish {
             own: own.iter().copied().collect(),
         };
-        let lines = [
-            (
-                Request::Order(order.clone()),
-                format!(r#"{{"order":{}}}"#, serde_json::to_string(&order).unwrap()),
-            ),
-            (
-                Request::Begin(target),
-                r#"{"begin":{"cpus":"2-3","own":[7,9]}}"#.to_owned(),
-            ),
-            (
-                Request::Begin(of_container),
-                r#"{"begin":{"cpus":"2-3","own":[7,9],"by-thread":true}}"#.to_owned(),
-            ),
-            (finish(&[]), r#"{"finish":{}}"#.to_owned()),
-            (finish(&[8, 12]), r#"{"finish":{"own":[8,12]}}"#.to_owned()),
-        ];
-        for (request, line) in lines {
+        let ordered = format!(r#"{{"order":{}}}"#, serde_json::to_string(&order).unwrap());
+        let begun = r#"{"begin":{"cpus":"2-3","own":[7,9]}}"#;
+        let by_thread = begun.replace("]}", r#"],"by-thread":true}"#);
+        for (request, line) in [
+            (Request::Order(order), ordered.as_str()),
+            (Request::Begin(target), begun),
+            (Request::Begin(of_container), &by_thread),
+            (finish(&[]), r#"{"finish":{}}"#),
+            (finish(&[8, 12]), r#"{"finish":{"own":[8,12]}}"#),
+        ] {
             assert_eq!(serde_json::to_string(&request).unwrap(), line);
-            assert_eq!(serde_json::from_str::<Request>(&line).unwrap(), request);
+            assert_eq!(serde_json::from_str::<Request>(line).unwrap(), request);
         }
     }
 

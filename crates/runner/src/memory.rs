@@ -186,6 +186,10 @@ mod tests {
         vm
     }
 
+    fn request(to: u64, wanted: u64) -> MemoryStep {
+        MemoryStep::Request { to, wanted }
+    }
+
     fn has(bytes: u64) -> GuestMemory {
         GuestMemory {
             now: bytes,
@@ -195,14 +199,14 @@ mod tests {
     }
 
     #[rstest]
-    #[case("as much as was added", 7 * GIB, MemoryStep::Request { to: 6 * GIB, wanted: 6 * GIB })]
-    #[case("as much as was taken", 6 * GIB - 512 * MIB, MemoryStep::Request { to: 5 * GIB - 512 * MIB, wanted: 5 * GIB - 512 * MIB })]
-    #[case("not beyond the limit", 6 * GIB + 3 * MIB, MemoryStep::Request { to: 5 * GIB + 2 * MIB, wanted: 5 * GIB + 3 * MIB })]
-    #[case("not beyond the limit when it falls", 6 * GIB - MIB, MemoryStep::Request { to: 5 * GIB - 2 * MIB, wanted: 5 * GIB - MIB })]
+    #[case("as much as was added", 7 * GIB, request(6 * GIB, 6 * GIB))]
+    #[case("as much as was taken", 6 * GIB - 512 * MIB, request(5 * GIB - 512 * MIB, 5 * GIB - 512 * MIB))]
+    #[case("not beyond the limit", 6 * GIB + 3 * MIB, request(5 * GIB + 2 * MIB, 5 * GIB + 3 * MIB))]
+    #[case("not beyond the limit when it falls", 6 * GIB - MIB, request(5 * GIB - 2 * MIB, 5 * GIB - MIB))]
     #[case("less than a step", 6 * GIB + MIB, MemoryStep::Nothing)]
-    #[case("as much as the device has", 12 * GIB, MemoryStep::Request { to: 8 * GIB, wanted: 11 * GIB })]
-    #[case("not what it was booted with", 2 * GIB, MemoryStep::Request { to: 4 * GIB, wanted: GIB })]
-    #[case("less than what the VMM needs", 0, MemoryStep::Request { to: 4 * GIB, wanted: 0 })]
+    #[case("as much as the device has", 12 * GIB, request(8 * GIB, 11 * GIB))]
+    #[case("not what it was booted with", 2 * GIB, request(4 * GIB, GIB))]
+    #[case("less than what the VMM needs", 0, request(4 * GIB, 0))]
     fn the_memory_follows_the_limit(#[case] why: &str, #[case] limit: u64, #[case] step: MemoryStep) {
         let mut vm = vm();
         vm.limit_is(Some(limit));
@@ -228,10 +232,7 @@ mod tests {
         };
         assert_eq!(vm.memory_is(6 * GIB, now), done(5 * GIB, 6 * GIB));
         vm.limit_is(Some(6 * GIB));
-        let step = MemoryStep::Request {
-            to: 5 * GIB,
-            wanted: 5 * GIB,
-        };
+        let step = request(5 * GIB, 5 * GIB);
         assert_eq!(vm.step(&has(6 * GIB)), step);
         vm.requested(&has(6 * GIB), 5 * GIB, now + MEMORY_TIMEOUT);
         assert_eq!(vm.memory_is(5 * GIB, now), done(6 * GIB, 5 * GIB));
@@ -262,13 +263,7 @@ mod tests {
             requested: 4 * GIB,
             ..MEMORY
         };
-        assert_eq!(
-            vm.step(&asked),
-            MemoryStep::Request {
-                to: 5 * GIB,
-                wanted: 5 * GIB
-            }
-        );
+        assert_eq!(vm.step(&asked), request(5 * GIB, 5 * GIB));
         vm.requested(&asked, 5 * GIB, now + MEMORY_TIMEOUT);
         assert_eq!(vm.memory_is(5 * GIB, now).unwrap().outcome, ResizeOutcome::Done);
     }
@@ -290,10 +285,7 @@ mod tests {
         assert_eq!((fixed.is_due(), fixed.fixed(), fixed.is_due()), (true, true, false));
         // A device is plugged.
         fixed.limit_is(Some(8 * GIB));
-        let step = MemoryStep::Request {
-            to: 6 * GIB,
-            wanted: 6 * GIB,
-        };
+        let step = request(6 * GIB, 6 * GIB);
         assert_eq!(fixed.step(&MEMORY), step);
     }
 

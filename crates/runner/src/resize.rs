@@ -238,190 +238,74 @@ mod tests {
         assert_eq!(wanted_vcpus(vcpus, extra, before, now), wanted, "{why}");
     }
 
-    fn vm(cpus: usize, vcpus: usize) -> (Resizer, Instant) {
+    /// What follows from each event of a VM's life: the request that ended, the change to request, and `keeps` with the vCPUs that the guest
+    /// was asked for and has. `late` are the vCPUs at the deadline; of `cpus 4-2` two remain.
+    fn life(events: &str) -> String {
         let (mut vm, now) = (Resizer::default(), Instant::now());
-        vm.set_vcpus(vcpus, now);
-        vm.set_cpus(cpus, cpus);
-        assert_eq!(vm.step(), None);
-        (vm, now)
-    }
-
-    fn resize(from: usize, to: usize, outcome: ResizeOutcome) -> Resize {
-        Resize { from, to, outcome }
-    }
-
-    #[test]
-    fn it_grows_and_shrinks_with_its_cpus() {
-        let (mut vm, now) = vm(2, 2);
-        vm.set_cpus(4, 4);
-        assert_eq!(vm.step(), Some((2, 4)));
-        vm.requested(4, now + RESIZE_TIMEOUT);
-        assert_eq!((vm.step(), vm.set_vcpus(3, now)), (None, None));
-        assert_eq!(vm.set_vcpus(4, now), Some(resize(2, 4, ResizeOutcome::Done)));
-        vm.set_cpus(2, 2);
-        assert_eq!((vm.step(), vm.not_given_up()), (Some((4, 2)), None));
-        vm.requested(2, now + RESIZE_TIMEOUT);
-        assert_eq!(vm.set_vcpus(2, now), Some(resize(4, 2, ResizeOutcome::Done)));
-        assert_eq!(vm.step(), None);
-    }
-
-    #[test]
-    fn a_guest_that_refuses_is_asked_once_for_each_number() {
-        let (mut vm, now) = vm(4, 4);
-        vm.set_cpus(2, 2);
-        vm.requested(2, now + RESIZE_TIMEOUT);
-        assert_eq!(vm.set_vcpus(4, now), None);
-        let late = now + RESIZE_TIMEOUT;
-        assert_eq!(vm.set_vcpus(4, late), Some(resize(4, 2, ResizeOutcome::Refused)));
-        vm.set_cpus(2, 2);
-        assert_eq!(vm.step(), None);
-        vm.set_cpus(3, 3);
-        assert_eq!(vm.step(), Some((4, 3)));
-        vm.set_cpus(4, 4);
-        assert_eq!(vm.step(), None);
-    }
-
-    #[test]
-    fn cpus_that_come_back_while_the_guest_gives_up_its_set_vcpus_plugged_when_it_has() {
-        let (mut vm, now) = vm(4, 4);
-        vm.set_cpus(2, 2);
-        vm.requested(2, now + RESIZE_TIMEOUT);
-        vm.set_cpus(4, 4);
-        assert_eq!(vm.step(), None);
-        assert_eq!(vm.set_vcpus(2, now), Some(resize(4, 2, ResizeOutcome::Done)));
-        assert_eq!(vm.step(), Some((2, 4)));
-    }
-
-    #[test]
-    fn what_another_program_plugs_stays() {
-        let (mut vm, now) = vm(2, 1);
-        vm.set_vcpus(2, now);
-        assert_eq!(vm.step(), None);
-        vm.set_vcpus(1, now);
-        assert_eq!(vm.step(), None);
-    }
-
-    #[test]
-    fn a_vm_without_slots_is_left_as_it_is() {
-        let (mut vm, now) = vm(2, 2);
-        vm.set_cpus(5, 5);
-        // It had one slot.
-        vm.requested(3, now + RESIZE_TIMEOUT);
-        assert_eq!(vm.set_vcpus(3, now), Some(resize(2, 3, ResizeOutcome::Done)));
-        assert_eq!(vm.step(), Some((3, 5)));
-        assert_eq!(vm.impossible(), resize(3, 5, ResizeOutcome::Impossible));
-        assert_eq!(vm.step(), None);
-    }
-
-    /// Two of its CPUs are for I/O threads, or for nothing.
-    #[test]
-    fn a_vm_with_more_cpus_than_vcpus_has_no_more_vcpus_after_a_resize_there_and_back() {
-        for smaller in [3, 2] {
-            let (mut vm, _) = vm(4, 2);
-            vm.set_cpus(smaller, smaller);
-            assert_eq!(vm.step(), None);
-            vm.set_cpus(4, 4);
-            assert_eq!(vm.step(), None);
+        let mut told = Vec::new();
+        for event in events.split(", ").map(|event| event.split(" =>").next().unwrap()) {
+            let (what, numbers) = event.split_once(' ').unwrap_or((event, "0"));
+            let (first, second) = numbers.split_once('-').unwrap_or((numbers, numbers));
+            let (number, remaining): (usize, usize) = (first.parse().unwrap(), second.parse().unwrap());
+            let mut ended = None;
+            match what {
+                "cpus" => vm.set_cpus(number, remaining),
+                "vcpus" => ended = vm.set_vcpus(number, now),
+                "late" => ended = vm.set_vcpus(number, now + RESIZE_TIMEOUT),
+                "ask" => _ = vm.requested(number, now + RESIZE_TIMEOUT),
+                "impossible" => ended = Some(vm.impossible()),
+                other => panic!("{other}"),
+            }
+            let ended = ended.map(|ended| format!(" {:?} {}-{}", ended.outcome, ended.from, ended.to));
+            let due = vm.step().map(|(from, to)| format!(" {from}-{to}"));
+            let kept = vm.not_given_up().map(|count| format!(" keeps {count}"));
+            let follows: String = [ended, due, kept].into_iter().flatten().collect();
+            let follows = if follows.is_empty() {
+                follows
+            } else {
+                format!(" =>{follows}")
+            };
+            told.push(format!("{event}{follows}"));
         }
-        let (mut vm, now) = vm(4, 2);
-        vm.set_cpus(4, 1);
-        assert_eq!(vm.step(), Some((2, 1)));
-        vm.requested(1, now + RESIZE_TIMEOUT);
-        vm.set_vcpus(2, now + RESIZE_TIMEOUT);
-        vm.set_cpus(4, 4);
-        assert_eq!(vm.step(), None);
-        vm.set_cpus(6, 6);
-        assert_eq!(vm.step(), Some((2, 4)));
+        told.join(", ")
     }
 
     #[test]
-    fn a_loss_of_cpus_that_was_announced_before_the_first_look_is_followed() {
-        let (mut vm, now) = (Resizer::default(), Instant::now());
-        vm.set_cpus(4, 2);
-        assert_eq!(vm.set_vcpus(4, now), None);
-        assert_eq!(vm.step(), Some((4, 2)));
-        vm.requested(2, now + RESIZE_TIMEOUT);
-        assert_eq!(vm.set_vcpus(2, now), Some(resize(4, 2, ResizeOutcome::Done)));
-        vm.set_cpus(2, 2);
-        assert_eq!(vm.step(), None);
-    }
-
-    #[test]
-    fn a_guest_is_not_asked_again_for_vcpus_whose_cpus_came_back() {
-        let (mut vm, now) = vm(4, 4);
-        vm.set_cpus(4, 2);
-        vm.requested(2, now + RESIZE_TIMEOUT);
-        assert_eq!(vm.not_given_up(), Some(2));
-        vm.set_cpus(3, 3);
-        assert_eq!(vm.not_given_up(), Some(1));
-        vm.set_cpus(4, 4);
-        assert_eq!(vm.not_given_up(), None);
-    }
-
-    /// Cloud Hypervisor takes no request before the guest has answered the last one.
-    #[test]
-    fn what_was_impossible_is_tried_again_when_the_guest_answers_late() {
-        let (mut vm, now) = vm(4, 4);
-        vm.set_cpus(3, 3);
-        vm.requested(3, now + RESIZE_TIMEOUT);
-        vm.set_vcpus(4, now + RESIZE_TIMEOUT);
-        vm.set_cpus(2, 2);
-        assert_eq!(vm.step(), Some((4, 2)));
-        vm.impossible();
-        assert_eq!(vm.step(), None);
-        assert_eq!(vm.set_vcpus(3, now), Some(resize(4, 3, ResizeOutcome::Done)));
-        assert_eq!(vm.step(), Some((3, 2)));
-    }
-
-    #[test]
-    fn an_evicted_vm_keeps_its_vcpus() {
-        let (mut vm, _) = vm(2, 2);
-        vm.set_cpus(0, 0);
-        vm.set_cpus(2, 2);
-        assert_eq!(vm.step(), None);
-    }
-
-    #[test]
-    fn a_guest_that_answers_late_is_believed() {
-        let (mut vm, now) = vm(4, 4);
-        vm.set_cpus(2, 2);
-        vm.requested(2, now + RESIZE_TIMEOUT);
-        let late = now + RESIZE_TIMEOUT;
-        assert_eq!(vm.set_vcpus(4, late), Some(resize(4, 2, ResizeOutcome::Refused)));
-        assert_eq!((vm.set_vcpus(3, late), vm.step()), (None, None));
-        assert_eq!(vm.set_vcpus(2, late), Some(resize(4, 2, ResizeOutcome::Done)));
-        assert_eq!(vm.step(), None);
-    }
-
-    #[test]
-    fn vcpus_that_go_after_their_cpus_came_back_are_plugged_again() {
-        let (mut vm, now) = vm(4, 4);
-        vm.set_cpus(2, 2);
-        vm.requested(2, now + RESIZE_TIMEOUT);
-        vm.set_vcpus(4, now + RESIZE_TIMEOUT);
-        vm.set_cpus(4, 4);
-        assert_eq!(vm.step(), None);
-        assert_eq!(vm.set_vcpus(2, now), Some(resize(4, 2, ResizeOutcome::Done)));
-        assert_eq!(vm.step(), Some((2, 4)));
-    }
-
-    #[test]
-    fn cpus_that_change_again_while_a_request_waits_are_the_next_request() {
-        let (mut vm, now) = vm(4, 4);
-        vm.set_cpus(3, 3);
-        vm.requested(3, now + RESIZE_TIMEOUT);
-        vm.set_cpus(2, 2);
-        assert_eq!(vm.step(), None);
-        assert_eq!(vm.set_vcpus(3, now), Some(resize(4, 3, ResizeOutcome::Done)));
-        assert_eq!(vm.step(), Some((3, 2)));
-        // And if it is refused.
-        vm.requested(2, now + RESIZE_TIMEOUT);
-        vm.set_cpus(1, 1);
-        assert_eq!(
-            vm.set_vcpus(3, now + RESIZE_TIMEOUT),
-            Some(resize(3, 2, ResizeOutcome::Refused))
-        );
-        assert_eq!(vm.step(), Some((3, 1)));
+    fn what_is_requested_follows_cpus_vcpus_and_answers() {
+        for events in [
+            // It grows and shrinks with its CPUs.
+            "vcpus 2, cpus 2, cpus 4 => 2-4, ask 4, vcpus 3, vcpus 4 => Done 2-4, cpus 2 => 4-2, ask 2 => keeps 2, vcpus 2 => Done 4-2",
+            // A guest that refuses is asked once for each number.
+            "vcpus 4, cpus 4, cpus 2 => 4-2, ask 2 => keeps 2, vcpus 4 => keeps 2, late 4 => Refused 4-2, cpus 2, cpus 3 => 4-3, cpus 4",
+            // CPUs come back while the guest gives up its vCPUs: those are plugged when it has.
+            "vcpus 4, cpus 4, cpus 2 => 4-2, ask 2 => keeps 2, cpus 4, vcpus 2 => Done 4-2 2-4",
+            // What another program plugs stays.
+            "vcpus 1, cpus 2, vcpus 2, vcpus 1",
+            // It had one slot, and is left as it is.
+            "vcpus 2, cpus 2, cpus 5 => 2-5, ask 3, vcpus 3 => Done 2-3 3-5, impossible => Impossible 3-5",
+            // Two of its CPUs are for I/O threads, or for nothing: it has no more vCPUs after a resize there and back.
+            "vcpus 2, cpus 4, cpus 3, cpus 4",
+            "vcpus 2, cpus 4, cpus 2, cpus 4",
+            "vcpus 2, cpus 4, cpus 4-1 => 2-1, ask 1 => keeps 1, late 2 => Refused 2-1, cpus 4, cpus 6 => 2-4",
+            // A loss of CPUs was announced before the first look.
+            "cpus 4-2, vcpus 4 => 4-2, ask 2 => keeps 2, vcpus 2 => Done 4-2, cpus 2",
+            // A guest is not asked again for vCPUs whose CPUs came back.
+            "vcpus 4, cpus 4, cpus 4-2 => 4-2, ask 2 => keeps 2, cpus 3 => keeps 1, cpus 4",
+            // Cloud Hypervisor takes no request before the guest has answered the last one: what was impossible is tried again.
+            "vcpus 4, cpus 4, cpus 3 => 4-3, ask 3 => keeps 1, late 4 => Refused 4-3, cpus 2 => 4-2, impossible => Impossible 4-2, \
+             vcpus 3 => Done 4-3 3-2",
+            // An evicted VM keeps its vCPUs.
+            "vcpus 2, cpus 2, cpus 0, cpus 2",
+            // A guest that answers late is believed.
+            "vcpus 4, cpus 4, cpus 2 => 4-2, ask 2 => keeps 2, late 4 => Refused 4-2, late 3, late 2 => Done 4-2",
+            // vCPUs that go after their CPUs came back are plugged again.
+            "vcpus 4, cpus 4, cpus 2 => 4-2, ask 2 => keeps 2, late 4 => Refused 4-2, cpus 4, vcpus 2 => Done 4-2 2-4",
+            // CPUs that change again while a request waits are the next request, and if it is refused.
+            "vcpus 4, cpus 4, cpus 3 => 4-3, ask 3 => keeps 1, cpus 2 => keeps 1, vcpus 3 => Done 4-3 3-2, ask 2 => keeps 1, \
+             cpus 1 => keeps 1, late 3 => Refused 3-2 3-1",
+        ] {
+            assert_eq!(life(events), events);
+        }
     }
 
     #[test]
@@ -438,7 +322,9 @@ mod tests {
 
     #[test]
     fn a_request_ends_at_its_own_deadline() {
-        let (mut vm, now) = vm(2, 2);
+        let (mut vm, now) = (Resizer::default(), Instant::now());
+        vm.set_vcpus(2, now);
+        vm.set_cpus(2, 2);
         vm.set_cpus(1, 1);
         let deadline = now + Duration::from_secs(90);
         vm.requested(1, deadline);
@@ -446,7 +332,8 @@ mod tests {
             (vm.deadline(), vm.set_vcpus(2, now + RESIZE_TIMEOUT)),
             (Some(deadline), None)
         );
-        assert_eq!(vm.set_vcpus(2, deadline), Some(resize(2, 1, ResizeOutcome::Refused)));
+        let (from, to, outcome) = (2, 1, ResizeOutcome::Refused);
+        assert_eq!(vm.set_vcpus(2, deadline), Some(Resize { from, to, outcome }));
         assert_eq!(vm.deadline(), None);
     }
 

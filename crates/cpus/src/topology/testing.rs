@@ -18,6 +18,22 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// With the siblings of a core numbered one after the other.
+    pub const fn new(nodes: u32, cores: u32, threads: u32) -> Self {
+        Self {
+            nodes,
+            cores,
+            threads,
+            interleaved: false,
+        }
+    }
+
+    /// The same with all first siblings before all second ones.
+    pub const fn interleaved(mut self) -> Self {
+        self.interleaved = true;
+        self
+    }
+
     /// The host of this shape, every CPU of it online.
     pub fn topology(self) -> Topology {
         let all_cores = self.nodes * self.cores;

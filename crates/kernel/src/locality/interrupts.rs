@@ -113,12 +113,7 @@ mod tests {
              31:          0          0          0          1  IR-PCI-MSIX-0000:3b:00.0    1-edge      vfio-msix[1](0000:3b:00.0)\n\
              32:          9          9          9          9  IR-PCI-MSIX-0000:3c:00.0    0-edge      vfio-msix[0](0000:3c:00.0)\n\
              33:          0          0          0          0  IR-PCI-MSIX-0000:3b:00.0    2-edge      vfio-msix[2](0000:3b:00.0)\n";
-        let shape = Shape {
-            nodes: 2,
-            cores: 2,
-            threads: 1,
-            interleaved: false,
-        };
+        let shape = Shape::new(2, 2, 1);
         let target = |irq| match irq {
             30 => "2".parse().ok(),
             31 => "3".parse().ok(),
@@ -143,12 +138,7 @@ mod tests {
     /// The kernel's counters have 32 bits. Vector 1 is set up later, and vector 2 anew.
     #[test]
     fn what_fired_between_two_readings_is_neither_what_wrapped_nor_what_was_before() {
-        let shape = Shape {
-            nodes: 2,
-            cores: 1,
-            threads: 1,
-            interleaved: false,
-        };
+        let shape = Shape::new(2, 1, 1);
         let topology = shape.topology();
         let read = |lines: &[(u32, u32, u32)]| {
             let mut text = "           CPU0       CPU1\n".to_owned();
@@ -169,12 +159,7 @@ mod tests {
 
     #[test]
     fn few_interrupts_are_no_share_and_count_until_they_are_enough() {
-        let shape = Shape {
-            nodes: 2,
-            cores: 1,
-            threads: 1,
-            interleaved: false,
-        };
+        let shape = Shape::new(2, 1, 1);
         let topology = shape.topology();
         let read = |cpus: &str, counts: &str| {
             let line = "IR-PCI-MSIX-0000:3b:00.0 0-edge vfio-msix[0](0000:3b:00.0)";

@@ -1,34 +1,27 @@
 //! What is read of machines that differ from a server with memory and CPUs on every node: `tests/data/sysfs`, whose README has their origins.
 
-use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use stelia_cpus::located::{Located, Part};
 use stelia_cpus::{CpuSet, NodeSet, Topology};
 use stelia_kubelet::PodUid;
-use tempfile::TempDir;
 
 use super::read::{memory_only, pci};
 use super::*;
 use crate::cgroup::{CgroupPath, KernelCgroups};
+use crate::test_root::Root;
 
 const GIB: u64 = 1 << 30;
 
 /// The tree of this extract.
-fn machine(extract: &str) -> TempDir {
-    let root = tempfile::tempdir().unwrap();
-    let at = |path: &str| {
-        let path = root.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        path
-    };
+fn machine(extract: &str) -> Root {
+    let root = Root::new();
     for line in extract.lines() {
         match (line.split_once(" = "), line.split_once(" -> ")) {
-            (Some((path, text)), _) => fs::write(at(path), format!("{text}\n")).unwrap(),
-            (None, Some((path, target))) => symlink(target, at(path)).unwrap(),
+            (Some((path, text)), _) => root.file(path, format!("{text}\n")),
+            (None, Some((path, target))) => root.link(target, path),
             (None, None) => panic!("{line}"),
-        }
+        };
     }
     root
 }
@@ -67,7 +60,7 @@ fn devices(root: &Path, addresses: &[&str]) -> Vec<PciDevice> {
 #[test]
 fn a_cxl_expander_is_attached_to_the_socket_it_is_plugged_into_and_remote_from_the_other() {
     let root = machine(include_str!("../../../../tests/data/sysfs/cxl-expander.txt"));
-    let found = memory_only::nodes(root.path());
+    let found = memory_only::nodes(&root);
     let expected = [
         (2, node(MemoryKind::Cxl, None, &[0])),
         (3, node(MemoryKind::Cxl, None, &[1])),
@@ -75,14 +68,10 @@ fn a_cxl_expander_is_attached_to_the_socket_it_is_plugged_into_and_remote_from_t
     assert_eq!(found, expected.into());
 
     let vm = vm(0, found, &[(0, 4), (2, 4), (3, 2)]);
+    let (near, attached, remote) = (MemoryPlace::Near, MemoryPlace::Attached, MemoryPlace::Remote);
     assert_eq!(
         [0, 1, 2, 3].map(|node| vm.place(node)),
-        [
-            MemoryPlace::Near,
-            MemoryPlace::Remote,
-            MemoryPlace::Attached,
-            MemoryPlace::Remote
-        ]
+        [near, remote, attached, remote]
     );
     let (away, attached) = (vm.away().unwrap(), vm.attached().unwrap());
     assert_eq!((away.percent(), attached.percent()), (20, 40));
@@ -96,21 +85,17 @@ fn a_cxl_expander_is_attached_to_the_socket_it_is_plugged_into_and_remote_from_t
     );
     let rows = certificate(&vm);
     let memory = rows[1].located();
+    let shares = (memory.near_percent, memory.attached_percent, memory.remote());
     assert_eq!(
-        (
-            memory.near_percent,
-            memory.attached_percent,
-            memory.remote(),
-            memory.nodes
-        ),
-        (40, 40, Some(20), vec![(0, 40), (2, 40), (3, 20)])
+        (shares, memory.nodes),
+        ((40, 40, Some(20)), vec![(0, 40), (2, 40), (3, 20)])
     );
 }
 
 #[test]
 fn the_memory_of_graces_gpu_belongs_to_the_gpu_however_near() {
     let root = machine(include_str!("../../../../tests/data/sysfs/grace-hopper.txt"));
-    let found = memory_only::nodes(root.path());
+    let found = memory_only::nodes(&root);
     // One of the GPU's eight nodes has memory; the others are for its instances (MIG).
     let gpu = "0009:01:00.0";
     assert_eq!(found, [(1, node(MemoryKind::Device, Some(gpu), &[0]))].into());
@@ -118,7 +103,7 @@ fn the_memory_of_graces_gpu_belongs_to_the_gpu_however_near() {
 
     let mut vm = vm(0, found, &[(0, 1), (1, 1)]);
     assert_eq!((vm.place(1), vm.away().unwrap().percent()), (MemoryPlace::Remote, 50));
-    vm.pci = devices(root.path(), &[gpu]);
+    vm.pci = devices(&root, &[gpu]);
     assert_eq!((vm.place(1), vm.away().unwrap().percent()), (MemoryPlace::Attached, 0));
     assert_eq!(vm.memory_problem(), None);
     assert_eq!(vm.devices_problem(), None);
@@ -127,8 +112,8 @@ fn the_memory_of_graces_gpu_belongs_to_the_gpu_however_near() {
 #[test]
 fn a_grace_gpu_that_a_vm_has_gives_the_kernel_no_memory() {
     let root = machine(include_str!("../../../../tests/data/sysfs/grace-hopper-vfio.txt"));
-    assert_eq!(memory_only::nodes(root.path()), BTreeMap::new());
-    let device = &devices(root.path(), &["0009:01:00.0"])[0];
+    assert_eq!(memory_only::nodes(&root), BTreeMap::new());
+    let device = &devices(&root, &["0009:01:00.0"])[0];
     assert_eq!(
         (device.kind(), device.node, device.details().as_str()),
         (PciKind::Gpu, Some(0), "10de:2342")
@@ -138,12 +123,12 @@ fn a_grace_gpu_that_a_vm_has_gives_the_kernel_no_memory() {
 #[test]
 fn equal_distances_of_gpus_memory_tell_no_node_but_the_driver_tells_the_gpu() {
     let root = machine(include_str!("../../../../tests/data/sysfs/power9-nvlink.txt"));
-    let found = memory_only::nodes(root.path());
+    let found = memory_only::nodes(&root);
     assert_eq!(found.len(), 6);
     assert_eq!(found[&255], node(MemoryKind::Device, Some("0004:05:00.0"), &[]));
     assert_eq!(found[&250], node(MemoryKind::Device, Some("0035:05:00.0"), &[]));
     let mut vm = vm(0, found, &[(0, 1), (255, 1), (250, 1)]);
-    vm.pci = devices(root.path(), &["0004:05:00.0"]);
+    vm.pci = devices(&root, &["0004:05:00.0"]);
     assert_eq!(
         [vm.place(255), vm.place(250), vm.place(8)],
         [MemoryPlace::Attached, MemoryPlace::Remote, MemoryPlace::Remote]
@@ -153,7 +138,7 @@ fn equal_distances_of_gpus_memory_tell_no_node_but_the_driver_tells_the_gpu() {
 #[test]
 fn the_firmwares_initiators_decide_and_a_device_that_computes_has_no_cpus() {
     let root = machine(include_str!("../../../../tests/data/sysfs/initiators.txt"));
-    let found = memory_only::nodes(root.path());
+    let found = memory_only::nodes(&root);
     let nearest: Vec<(u32, String)> = found
         .iter()
         .map(|(node, one)| (*node, one.nearest.to_string()))
@@ -166,42 +151,29 @@ fn the_firmwares_initiators_decide_and_a_device_that_computes_has_no_cpus() {
 
 #[test]
 fn a_gpu_and_a_card_are_as_far_apart_as_nvidia_smi_says() {
-    let root = machine(include_str!("../../../../tests/data/sysfs/dgx-a100.txt"));
-    let found = devices(root.path(), &["0000:07:00.0", "0000:0c:00.0", "0000:61:00.0"]);
-    let distances: Vec<(&str, Option<Distance>)> = pairs(&found)
-        .iter()
-        .map(|pair| (pair.nic.address.as_str(), pair.distance))
-        .collect();
-    assert_eq!(
-        distances,
-        [
-            ("0000:0c:00.0", Some(Distance::Switches)),
-            ("0000:61:00.0", Some(Distance::System))
-        ]
-    );
-
-    let root = machine(include_str!("../../../../tests/data/sysfs/hgx-h100.txt"));
-    let found = devices(root.path(), &["0000:b8:00.0", "0000:d9:00.0", "0000:da:00.0"]);
-    let distances: Vec<(&str, Option<Distance>)> = pairs(&found)
-        .iter()
-        .map(|pair| (pair.gpu.address.as_str(), pair.distance))
-        .collect();
-    assert_eq!(
-        distances,
-        [
-            ("0000:b8:00.0", Some(Distance::Node)),
-            ("0000:d9:00.0", Some(Distance::Switch))
-        ]
-    );
+    let of = |extract: &str, addresses: &[&str]| -> Vec<(String, String, Option<Distance>)> {
+        let found = devices(&machine(extract), addresses);
+        let address = |device: &PciDevice| device.address.clone();
+        let distances = pairs(&found).into_iter();
+        distances
+            .map(|pair| (address(pair.gpu), address(pair.nic), pair.distance))
+            .collect()
+    };
+    let pair = |gpu: &str, nic: &str, distance| (gpu.to_owned(), nic.to_owned(), Some(distance));
+    let dgx = include_str!("../../../../tests/data/sysfs/dgx-a100.txt");
+    let (gpu, near, far) = ("0000:07:00.0", "0000:0c:00.0", "0000:61:00.0");
+    let expected = [pair(gpu, near, Distance::Switches), pair(gpu, far, Distance::System)];
+    assert_eq!(of(dgx, &[gpu, near, far]), expected);
+    let hgx = include_str!("../../../../tests/data/sysfs/hgx-h100.txt");
+    let (other, beside, nic) = ("0000:b8:00.0", "0000:d9:00.0", "0000:da:00.0");
+    let expected = [pair(other, nic, Distance::Node), pair(beside, nic, Distance::Switch)];
+    assert_eq!(of(hgx, &[other, beside, nic]), expected);
 }
 
 #[test]
 fn firmware_without_numa_nodes_leaves_the_host_bridge() {
     let root = machine(include_str!("../../../../tests/data/sysfs/server-2010.txt"));
-    let found = devices(
-        root.path(),
-        &["0000:01:00.0", "0000:02:00.0", "0000:03:00.0", "0000:09:03.0"],
-    );
+    let found = devices(&root, &["0000:01:00.0", "0000:02:00.0", "0000:03:00.0", "0000:09:03.0"]);
     let kinds: Vec<PciKind> = found.iter().map(PciDevice::kind).collect();
     assert_eq!(kinds, [PciKind::Storage, PciKind::Nic, PciKind::Nic, PciKind::Gpu]);
     assert!(found.iter().all(|device| device.node.is_none()));
@@ -220,7 +192,7 @@ fn firmware_without_numa_nodes_leaves_the_host_bridge() {
 fn a_mediated_device_and_a_virtual_function_are_parts_of_their_gpu() {
     let root = machine(include_str!("../../../../tests/data/sysfs/vgpu.txt"));
     let uuid = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001";
-    let found = devices(root.path(), &[uuid, "0000:41:00.4"]);
+    let found = devices(&root, &[uuid, "0000:41:00.4"]);
     assert_eq!(found[0].name(), format!("GPU {uuid}"));
     assert_eq!(found[0].details(), "10de:20b0, GRID A100-1-5C of 0000:41:00.0");
     assert_eq!(found[1].details(), "10de:20b0, VF of 0000:41:00.0");
@@ -230,37 +202,31 @@ fn a_mediated_device_and_a_virtual_function_are_parts_of_their_gpu() {
             .all(|part| part.is_of("0000:41:00.0") && part.node == Some(1))
     );
     assert_eq!(
-        pci::device(&root.path().join("sys"), "0000:40:01.1"),
+        pci::device(&root.join("sys"), "0000:40:01.1"),
         None,
         "a bridge is the host's"
     );
-    assert_eq!(pci::device(&root.path().join("sys"), "0000:99:00.0"), None);
+    assert_eq!(pci::device(&root.join("sys"), "0000:99:00.0"), None);
 }
 
 /// kubelet's file, the runtime's configuration and `/sys` lead to one row a device.
 #[test]
 fn a_vm_with_a_vgpu_has_its_resource_and_its_interrupts() {
     let root = machine(include_str!("../../../../tests/data/sysfs/vgpu.txt"));
-    let write = |path: &str, text: &str| {
-        let path = root.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    };
     let bundle = "run/containerd/io.containerd.runtime.v2.task/k8s.io/c1/config.json";
-    write(
+    root.file(
         bundle,
         r#"{"linux": {"devices": [{"type": "c", "major": 243, "minor": 77}, {"type": "c", "major": 243, "minor": 78}]}}"#,
     );
-    fs::create_dir_all(root.path().join("sys/dev/char")).unwrap();
     for group in [77, 78] {
-        let link = root.path().join(format!("sys/dev/char/243:{group}"));
-        symlink(format!("../../devices/virtual/vfio/{group}"), link).unwrap();
+        let target = format!("../../devices/virtual/vfio/{group}");
+        root.link(target, &format!("sys/dev/char/243:{group}"));
     }
-    write(
+    root.file(
         "proc/interrupts",
         "           CPU0       CPU1\n 40:          3          1  IR-PCI-MSIX-0000:41:00.4  0-edge  vfio-msix[0](0000:41:00.4)\n",
     );
-    write("proc/irq/40/effective_affinity_list", "1\n");
+    root.file("proc/irq/40/effective_affinity_list", "1\n");
     let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
     let scope = CgroupPath::parse("/stelia.slice/vm.scope").unwrap();
     let origin = format!(
@@ -268,14 +234,9 @@ fn a_vm_with_a_vgpu_has_its_resource_and_its_interrupts() {
         pod.as_str().replace('-', "_")
     );
     let origin = CgroupPath::parse(&origin).unwrap();
-    let shape = stelia_cpus::testing::Shape {
-        nodes: 2,
-        cores: 1,
-        threads: 1,
-        interleaved: false,
-    };
+    let shape = stelia_cpus::testing::Shape::new(2, 1, 1);
     let (topology, cpus): (Topology, CpuSet) = (shape.topology(), "1".parse().unwrap());
-    let cgroups = KernelCgroups::new(root.path().join("cgroup"));
+    let cgroups = KernelCgroups::new(root.join("cgroup"));
     let whose = MeasuredVm {
         pod: &pod,
         container: "vm",
@@ -284,7 +245,7 @@ fn a_vm_with_a_vgpu_has_its_resource_and_its_interrupts() {
         scope: &scope,
         origin: &origin,
     };
-    let reading = Reading::new(&cgroups, &topology, root.path(), &root.path().join("kubelet"));
+    let reading = Reading::new(&cgroups, &topology, &root, &root.join("kubelet"));
     let read = &reading.of([whose].into_iter()).instances[pod.as_str()];
     let rows = certificate(read);
     let told: Vec<(Part, &str, u8)> = rows
@@ -305,7 +266,7 @@ fn a_vm_with_a_vgpu_has_its_resource_and_its_interrupts() {
     // What the VM's processes have open is added once.
     let mut again = read.clone();
     let opened = ["0000:41:00.4", "0000:41:00.0"].map(str::to_owned).into();
-    VfioDevices::new(&root.path().join("proc"), &root.path().join("sys"), &topology).add(&mut again, &opened, |_| None);
+    VfioDevices::new(&root.join("proc"), &root.join("sys"), &topology).add(&mut again, &opened, |_| None);
     let addresses: Vec<&str> = again.pci.iter().map(|device| device.address.as_str()).collect();
     assert_eq!(
         addresses,
@@ -327,24 +288,13 @@ fn a_mig_instance_is_known_by_its_resource_alone() {
         device("devices.kubevirt.io/kvm", None),
     ];
     let rows = certificate(&vm);
-    let told: Vec<(&str, &str, u64, u8)> = rows[1..]
-        .iter()
-        .map(|row| {
-            (
-                row.name.as_str(),
-                row.details.as_str(),
-                row.amount,
-                row.located().near_percent,
-            )
-        })
-        .collect();
-    assert_eq!(
-        told,
-        [
-            ("devices.kubevirt.io/kvm", "", 1, 0),
-            ("nvidia.com/mig-1g.10gb", "MIG", 2, 50)
-        ]
-    );
+    let told = rows[1..].iter().map(|row| {
+        let (name, details) = (row.name.as_str(), row.details.as_str());
+        (name, details, row.amount, row.located().near_percent)
+    });
+    let kvm = ("devices.kubevirt.io/kvm", "", 1, 0);
+    let mig = ("nvidia.com/mig-1g.10gb", "MIG", 2, 50);
+    assert_eq!(told.collect::<Vec<_>>(), [kvm, mig]);
     assert_eq!(rows[1].located().remote(), None, "its node is not known");
 }
 

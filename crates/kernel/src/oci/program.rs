@@ -219,42 +219,21 @@ fn distrust_reason(place: &Path, found: &Metadata, root: u32) -> Option<&'static
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+    use crate::test_root::Root;
 
-    struct Node(tempfile::TempDir);
+    /// One with the program `/opt/bin/runc`.
+    fn node() -> Root {
+        let node = Root::new();
+        node.program("opt/bin/runc", "#!/bin/sh\n");
+        node
+    }
 
-    impl Node {
-        /// One with the program `/opt/bin/runc`.
-        fn new() -> Self {
-            Self(tempfile::tempdir().unwrap()).with("opt/bin/runc", "#!/bin/sh\n")
-        }
-
-        fn path(&self, path: &str) -> PathBuf {
-            self.0.path().join(path.trim_start_matches('/'))
-        }
-
-        fn with(self, path: &str, text: &str) -> Self {
-            let at = self.path(path);
-            fs::create_dir_all(at.parent().unwrap()).unwrap();
-            fs::write(&at, text).unwrap();
-            self.mode(path, 0o755);
-            self
-        }
-
-        fn mode(&self, path: &str, mode: u32) {
-            fs::set_permissions(self.path(path), fs::Permissions::from_mode(mode)).unwrap();
-        }
-
-        fn link(&self, target: &str, path: &str) {
-            fs::create_dir_all(self.path(path).parent().unwrap()).unwrap();
-            symlink(target, self.path(path)).unwrap();
-        }
-
+    impl Root {
         /// What a program is opened as, or why it is not.
         fn opened(&self, path: &str) -> Result<Identity, String> {
-            let opened = Program::open(self.0.path(), Path::new(path));
+            let opened = Program::open(self, Path::new(path));
             opened
                 .map(|program| program.identity())
                 .map_err(|error| error.to_string())
@@ -263,8 +242,8 @@ mod tests {
 
     #[test]
     fn a_program_that_others_than_root_can_replace_is_not_opened() {
-        let node = Node::new();
-        let runc = Identity::of(&node.path("opt/bin/runc")).unwrap();
+        let node = node();
+        let runc = Identity::of(&node.at("opt/bin/runc")).unwrap();
         assert_eq!(node.opened("/opt/bin/runc"), Ok(runc));
         for (place, mode) in [("opt/bin/runc", 0o755), ("opt/bin", 0o755), ("opt", 0o755), ("", 0o700)] {
             for writable in [0o002, 0o020] {
@@ -282,8 +261,8 @@ mod tests {
 
     #[test]
     fn what_does_not_belong_to_the_owner_of_the_root_is_anothers() {
-        let node = Node::new();
-        let found = node.path("opt/bin/runc").metadata().unwrap();
+        let node = node();
+        let found = node.at("opt/bin/runc").metadata().unwrap();
         let owner = found.uid();
         assert_eq!(distrust_reason(Path::new("/opt/bin/runc"), &found, owner), None);
         let cause = distrust_reason(Path::new("/opt/bin/runc"), &found, owner + 1);
@@ -292,9 +271,8 @@ mod tests {
 
     #[test]
     fn a_link_is_as_good_as_what_it_leads_to() {
-        let node = Node::new()
-            .with("var/lib/kubelet/plugins/evil", "")
-            .with("srv/runc", "");
+        let node = node();
+        node.program("var/lib/kubelet/plugins/evil", "").program("srv/runc", "");
         let runc = node.opened("/opt/bin/runc");
         node.link("runc", "opt/bin/relative");
         node.link("/opt/bin", "sbin");
@@ -332,7 +310,8 @@ mod tests {
             "/srv/storage/overlay/50ab/merged/evil",
             "/var/lib/docker/volumes/x/_data/evil",
         ] {
-            let node = Node::new().with(place, "");
+            let node = node();
+            node.program(place, "");
             let refused = node.opened(place).unwrap_err();
             assert!(refused.contains("has files of pods or containers"), "{refused}");
         }
@@ -342,14 +321,14 @@ mod tests {
             "/var/lib/k0s/bin/runc",
             "/run/torcx/bin/runc",
         ] {
-            assert!(Node::new().with(place, "").opened(place).is_ok(), "{place}");
+            assert!(node().program(place, "").opened(place).is_ok(), "{place}");
         }
     }
 
     #[test]
     fn a_folder_or_a_file_that_is_not_executable_is_no_program() {
-        let node = Node::new().with("opt/bin/text", "");
-        node.mode("opt/bin/text", 0o644);
+        let node = node();
+        node.file("opt/bin/text", "").mode("opt/bin/text", 0o644);
         for path in ["/opt/bin/text", "/opt/bin", "/opt/bin/none", "/opt/bin/runc/x", "/"] {
             assert_eq!(
                 node.opened(path),
@@ -360,10 +339,11 @@ mod tests {
 
     #[test]
     fn what_was_opened_is_what_runs_whatever_has_its_name_by_then() {
-        let node = Node::new().with("opt/bin/tool", "#!/bin/sh\necho checked $1\n");
-        let program = Program::open(node.0.path(), Path::new("/opt/bin/tool")).unwrap();
-        let node = node.with("opt/bin/evil", "#!/bin/sh\necho evil\n");
-        fs::rename(node.path("opt/bin/evil"), node.path("opt/bin/tool")).unwrap();
+        let node = node();
+        node.program("opt/bin/tool", "#!/bin/sh\necho checked $1\n");
+        let program = Program::open(&node, Path::new("/opt/bin/tool")).unwrap();
+        node.program("opt/bin/evil", "#!/bin/sh\necho evil\n");
+        fs::rename(node.at("opt/bin/evil"), node.at("opt/bin/tool")).unwrap();
         let mut command = program.command(Path::new("/opt/bin/tool")).unwrap();
         let output = command.arg("twice").output().unwrap();
         assert_eq!(output.stdout, b"checked twice\n");

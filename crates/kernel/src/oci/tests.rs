@@ -1,43 +1,23 @@
-use std::os::unix::fs::{PermissionsExt, symlink};
-
 use super::*;
+use crate::test_root::Root;
 
 const ID: &str = "9c0d4a5be1f2";
+const BUNDLE: &str = "run/containerd/io.containerd.runtime.v2.task/k8s.io/9c0d4a5be1f2";
 
 /// A node's folders as the managers leave them.
-struct Node(tempfile::TempDir);
-
-impl Node {
-    fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
-    }
-
-    fn file(&self, path: &str, text: &str) -> &Self {
-        let path = self.0.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-        self
-    }
-
-    fn program(&self, path: &str) -> &Self {
-        self.file(path, "");
-        fs::set_permissions(self.0.path().join(path), fs::Permissions::from_mode(0o755)).unwrap();
-        self
-    }
-
+impl Root {
     /// A container of containerd with these options of its shim.
     fn task(&self, options: &str) -> &Self {
-        let bundle = format!("run/containerd/io.containerd.runtime.v2.task/k8s.io/{ID}");
-        self.file(&format!("{bundle}/config.json"), "{}")
-            .file(&format!("{bundle}/options.json"), options)
+        self.file(&format!("{BUNDLE}/config.json"), "{}")
+            .file(&format!("{BUNDLE}/options.json"), options)
             .file(
-                &format!("{bundle}/shim-binary-path"),
+                &format!("{BUNDLE}/shim-binary-path"),
                 "/usr/bin/containerd-shim-runc-v2",
             )
     }
 
     fn runtime(&self) -> Option<Runtime> {
-        open_runtime(self.0.path(), ID).ok().map(|(runtime, _)| runtime)
+        open_runtime(self, ID).ok().map(|(runtime, _)| runtime)
     }
 }
 
@@ -53,10 +33,10 @@ fn runc() -> Runtime {
 
 #[test]
 fn a_container_of_containerd_has_the_runc_that_its_shim_finds() {
-    let node = Node::new();
+    let node = Root::new();
     node.task(r#"{"systemd_cgroup":true}"#)
         .file(&format!("run/containerd/runc/k8s.io/{ID}/state.json"), "{}")
-        .program("usr/sbin/runc")
+        .program("usr/sbin/runc", "")
         .file("usr/bin/runc", "no program");
     assert_eq!(node.runtime(), Some(runc()));
     assert_eq!(
@@ -64,17 +44,17 @@ fn a_container_of_containerd_has_the_runc_that_its_shim_finds() {
         Path::new("/run/containerd/runc/k8s.io").join(ID).join("state.json")
     );
     // One that an administrator put before it.
-    node.program("usr/local/sbin/runc");
+    node.program("usr/local/sbin/runc", "");
     assert_eq!(node.runtime().unwrap().binary, Path::new("/usr/local/sbin/runc"));
 }
 
 #[test]
 fn the_shims_options_name_binary_and_root() {
-    let node = Node::new();
+    let node = Root::new();
     node.task(r#"{"binary_name":"/opt/bin/crun","root":"/run/elsewhere","io_uid":7}"#)
         .file(&format!("run/elsewhere/k8s.io/{ID}/status"), "{}");
     assert_eq!(node.runtime(), None, "no such program");
-    node.program("opt/bin/crun").program("usr/bin/runc");
+    node.program("opt/bin/crun", "").program("usr/bin/runc", "");
     let expected = Runtime {
         kind: Kind::Crun,
         binary: "/opt/bin/crun".into(),
@@ -87,21 +67,18 @@ fn the_shims_options_name_binary_and_root() {
 
 #[test]
 fn a_containerd_before_the_options_file_wrote_the_runtimes_name_alone() {
-    let node = Node::new();
+    let node = Root::new();
     node.task("")
-        .file(
-            &format!("run/containerd/io.containerd.runtime.v2.task/k8s.io/{ID}/runtime"),
-            "/usr/bin/crun",
-        )
+        .file(&format!("{BUNDLE}/runtime"), "/usr/bin/crun")
         .file(&format!("run/containerd/runc/k8s.io/{ID}/status"), "{}")
-        .program("usr/bin/crun");
+        .program("usr/bin/crun", "");
     let found = node.runtime().unwrap();
     assert_eq!((found.kind, found.binary), (Kind::Crun, PathBuf::from("/usr/bin/crun")));
 }
 
 #[test]
 fn a_shim_of_k3s_has_its_runtime_beside_it() {
-    let node = Node::new();
+    let node = Root::new();
     let bundle = format!("run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io/{ID}");
     node.file(&format!("{bundle}/config.json"), "{}")
         .file(&format!("{bundle}/options.json"), r#"{"systemd_cgroup":true}"#)
@@ -110,8 +87,8 @@ fn a_shim_of_k3s_has_its_runtime_beside_it() {
             "/var/lib/rancher/k3s/data/1f/bin/containerd-shim-runc-v2",
         )
         .file(&format!("run/containerd/runc/k8s.io/{ID}/state.json"), "{}")
-        .program("usr/bin/runc")
-        .program("var/lib/rancher/k3s/data/1f/bin/runc");
+        .program("usr/bin/runc", "")
+        .program("var/lib/rancher/k3s/data/1f/bin/runc", "");
     let binary = node.runtime().unwrap().binary;
     assert_eq!(binary, Path::new("/var/lib/rancher/k3s/data/1f/bin/runc"));
 }
@@ -145,24 +122,24 @@ impl<'a> Monitor<'a> {
 
     /// The runtime that a node with this process has.
     fn runtime(&self) -> Option<Runtime> {
-        let node = Node::new();
-        node.program("usr/libexec/crio/crun");
+        let node = Root::new();
+        node.program("usr/libexec/crio/crun", "");
         self.runtime_on(&node)
     }
 
-    fn runtime_on(&self, node: &Node) -> Option<Runtime> {
+    fn runtime_on(&self, node: &Root) -> Option<Runtime> {
         let userdata = format!("run/containers/storage/overlay-containers/{ID}/userdata");
         let (name, uid, cgroup) = (self.name, self.uid, self.cgroup);
         node.file(&format!("{userdata}/conmon-pidfile"), "4711")
             .file(&format!("run/crun/{ID}/status"), "{}")
-            .file("proc/4711/cmdline", &self.words.join("\0"))
-            .file("proc/4711/cgroup", &format!("0::{cgroup}\n"))
+            .file("proc/4711/cmdline", self.words.join("\0"))
+            .file("proc/4711/cgroup", format!("0::{cgroup}\n"))
             .file(
                 "proc/4711/status",
-                &format!("Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"),
+                format!("Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"),
             );
         if let Some(exe) = self.exe {
-            symlink(exe, node.0.path().join("proc/4711/exe")).unwrap();
+            node.link(exe, "proc/4711/exe");
         }
         node.runtime()
     }
@@ -180,28 +157,18 @@ fn a_container_of_crio_has_the_runtime_that_its_conmon_was_given() {
     let monitor = Monitor::of(CRUN);
     assert_eq!(monitor.runtime(), Some(expected.clone()));
     // Its package was replaced; the executable is not to be seen; it is in the pod's cgroup.
-    let others = [
-        Monitor {
-            exe: Some("/usr/libexec/crio/conmon (deleted)"),
+    let pods = format!("{PODS}/crio-conmon-{ID}.scope");
+    for (exe, cgroup) in [
+        (Some("/usr/libexec/crio/conmon (deleted)"), monitor.cgroup),
+        (None, monitor.cgroup),
+        (monitor.exe, &pods),
+    ] {
+        let other = Monitor {
+            exe,
+            cgroup,
             ..Monitor::of(CRUN)
-        },
-        Monitor {
-            exe: None,
-            ..Monitor::of(CRUN)
-        },
-        Monitor {
-            cgroup: &format!("{PODS}/crio-conmon-{ID}.scope"),
-            ..Monitor::of(CRUN)
-        },
-    ];
-    for monitor in others {
-        assert_eq!(
-            monitor.runtime(),
-            Some(expected.clone()),
-            "{:?} {}",
-            monitor.exe,
-            monitor.cgroup
-        );
+        };
+        assert_eq!(other.runtime(), Some(expected.clone()), "{exe:?} {cgroup}");
     }
 }
 
@@ -210,33 +177,19 @@ fn a_process_with_the_number_of_a_conmon_that_ended_names_no_program() {
     let mut another = Monitor::of(CRUN);
     another.words[4] = "another".to_owned();
     assert_eq!(another.runtime(), None, "a conmon of another container");
+    let conmon = another.exe;
     for (exe, name, uid, cgroup) in [
-        (
-            Some("/usr/libexec/crio/conmon"),
-            "conmon",
-            1000,
-            "/system.slice/x.service",
-        ),
+        (conmon, "conmon", 1000, "/system.slice/x.service"),
         (Some("/usr/bin/sleep"), "conmon", 0, "/system.slice/x.service"),
         (None, "sleep", 0, "/system.slice/x.service"),
+        (conmon, "conmon", 0, &format!("{PODS}/crio-50ab.scope")),
         (
-            Some("/usr/libexec/crio/conmon"),
-            "conmon",
-            0,
-            &format!("{PODS}/crio-50ab.scope"),
-        ),
-        (
-            Some("/usr/libexec/crio/conmon"),
+            conmon,
             "conmon",
             0,
             &format!("{PODS}/crio-50ab.scope/crio-conmon-{ID}.scope"),
         ),
-        (
-            Some("/usr/libexec/crio/conmon"),
-            "conmon",
-            0,
-            "/stelia.slice/stelia-instance-a.scope/float",
-        ),
+        (conmon, "conmon", 0, "/stelia.slice/stelia-instance-a.scope/float"),
     ] {
         let forged = Monitor {
             exe,
@@ -251,55 +204,53 @@ fn a_process_with_the_number_of_a_conmon_that_ended_names_no_program() {
 
 #[test]
 fn a_program_that_is_not_the_nodes_is_no_runtime_whoever_names_it() {
-    let evil = "/var/lib/kubelet/pods/b9e4f71c-64a5-4f8d-8574-41363cbaf8e5/volumes/kubernetes.io~empty-dir/x/evil";
-    let node = Node::new();
-    node.program(&evil[1..]);
-    assert_eq!(Monitor::of(evil).runtime_on(&node), None);
+    let pod = "/var/lib/kubelet/pods/b9e4f71c-64a5-4f8d-8574-41363cbaf8e5/volumes/kubernetes.io~empty-dir/x/evil";
+    for evil in [pod, "/proc/4711/root/evil"] {
+        let node = Root::new();
+        node.program(evil, "");
+        assert_eq!(Monitor::of(evil).runtime_on(&node), None, "{evil}");
+    }
 
-    let node = Node::new();
+    let node = Root::new();
     node.task(r#"{"binary_name":"/opt/bin/crun"}"#)
         .file(&format!("run/containerd/runc/k8s.io/{ID}/status"), "{}")
-        .program("opt/bin/crun");
+        .program("opt/bin/crun", "");
     assert!(node.runtime().is_some());
-    let folder = |mode: u32| {
-        let folder = node.0.path().join("opt/bin");
-        fs::set_permissions(folder, fs::Permissions::from_mode(mode)).unwrap();
-    };
-    folder(0o777);
+    node.mode("opt/bin", 0o777);
     assert_eq!(node.runtime(), None);
-    let coping = coping(node.0.path(), &node.0.path().join("run"), ID);
+    let coping = coping(&node, &node.join("run"), ID);
     let why = "/opt/bin/crun is not trusted to run as root: /opt/bin is writable by its group or by others";
     assert_eq!(coping, Coping::No(why.to_owned()));
-    folder(0o755);
+    node.mode("opt/bin", 0o755);
 
     // The first of a name is the one that the manager calls: no other stands in for it.
     node.task(r#"{"binary_name":"crun"}"#)
-        .program("usr/local/sbin/crun")
-        .program("usr/bin/crun");
+        .program("usr/local/sbin/crun", "")
+        .program("usr/bin/crun", "");
     assert!(
         node.runtime()
             .is_some_and(|runtime| runtime.binary.starts_with("/usr/local/sbin"))
     );
-    fs::set_permissions(node.0.path().join("usr/local/sbin"), fs::Permissions::from_mode(0o775)).unwrap();
+    node.mode("usr/local/sbin", 0o775);
     assert_eq!(node.runtime(), None);
 }
 
 #[test]
 fn a_container_that_is_not_there_or_no_containers_name_has_none() {
-    let node = Node::new();
+    let node = Root::new();
     assert_eq!(node.runtime(), None);
-    node.task("{}").program("usr/sbin/runc");
+    node.task("{}").program("usr/sbin/runc", "");
     assert_eq!(node.runtime(), None, "a runtime that keeps its containers elsewhere");
     for id in ["", ".", "..", "../k8s.io", "a/b", "a\0"] {
-        assert!(open_runtime(node.0.path(), id).is_err(), "{id:?}");
+        assert!(open_runtime(&node, id).is_err(), "{id:?}");
     }
 }
 
 #[test]
 fn a_verdict_is_read_as_it_was_written_and_is_of_the_same_program_only() {
-    let node = Node::new();
-    node.program("usr/sbin/runc");
-    let program = node.0.path().join("usr/sbin/runc");
+    let node = Root::new();
+    node.program("usr/sbin/runc", "");
+    let program = node.join("usr/sbin/runc");
     let identity = Identity::of(&program).unwrap();
     let verdict = RuntimeVerdict {
         manager: Manager::Containerd,
@@ -309,7 +260,7 @@ fn a_verdict_is_read_as_it_was_written_and_is_of_the_same_program_only() {
         words: "read cgroup.procs: operation not supported".into(),
         tried_us: 1_795_000_000_000_000,
     };
-    let file = verdict_file(&node.0.path().join("run"), &runc());
+    let file = verdict_file(&node.join("run"), &runc());
     assert!(
         file.ends_with("stelia/runtimes/containerd:usr:sbin:runc.json"),
         "{file:?}"
@@ -320,28 +271,19 @@ fn a_verdict_is_read_as_it_was_written_and_is_of_the_same_program_only() {
     assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
     assert!(read.is_of(&runc(), Identity::of(&program).unwrap()));
 
-    for other in [
-        Identity {
-            dev: identity.dev + 1,
-            ..identity
-        },
-        Identity {
-            inode: identity.inode + 1,
-            ..identity
-        },
-        Identity {
-            size: identity.size + 1,
-            ..identity
-        },
-        Identity {
-            mtime_ns: identity.mtime_ns + 1,
-            ..identity
-        },
-    ] {
+    let changes: [fn(&mut Identity); 4] = [
+        |one| one.dev += 1,
+        |one| one.inode += 1,
+        |one| one.size += 1,
+        |one| one.mtime_ns += 1,
+    ];
+    for change in changes {
+        let mut other = identity;
+        change(&mut other);
         assert!(!read.is_of(&runc(), other), "{other:?}");
     }
     // The next package's.
-    let next = node.0.path().join("usr/sbin/.runc.new");
+    let next = node.join("usr/sbin/.runc.new");
     fs::write(&next, "another").unwrap();
     fs::rename(&next, &program).unwrap();
     assert!(!read.is_of(&runc(), Identity::of(&program).unwrap()));
@@ -358,27 +300,5 @@ fn a_verdict_is_read_as_it_was_written_and_is_of_the_same_program_only() {
     assert!(others.iter().all(|other| !read.is_of(other, identity)));
     for text in ["", "{}", "null", r#"{"copes":true}"#] {
         assert_eq!(RuntimeVerdict::parse(text), None, "{text:?}");
-    }
-}
-
-#[test]
-fn a_process_of_a_pod_with_the_number_of_an_ended_conmon_names_no_program() {
-    let pod = "var/lib/kubelet/pods/b9e4f71c-64a5-4f8d-8574-41363cbaf8e5/volumes/kubernetes.io~empty-dir/x";
-    for program in [format!("{pod}/evil"), "proc/4711/root/evil".to_owned()] {
-        let node = Node::new();
-        let userdata = format!("run/containers/storage/overlay-containers/{ID}/userdata");
-        let evil = format!("/{program}");
-        let state = format!("--root=/{pod}/state");
-        let words = ["sleep", "-c", ID, "-r", &evil, "--runtime-arg", &state, "-s", ""];
-        node.file(&format!("{userdata}/conmon-pidfile"), "4711")
-            .file("proc/4711/cmdline", &words.join("\0"))
-            .file(
-                "proc/4711/cgroup",
-                "0::/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/crio-50ab.scope\n",
-            )
-            .file("proc/4711/status", "Name:\tsleep\nUid:\t1000\t1000\t1000\t1000\n")
-            .file(&format!("{pod}/state/{ID}/status"), "{}")
-            .program(&program);
-        assert_eq!(node.runtime(), None, "/{program} would be run by root");
     }
 }

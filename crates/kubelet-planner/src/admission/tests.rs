@@ -8,29 +8,19 @@ use rstest::rstest;
 use stelia_cpus::testing::Shape;
 
 use super::*;
-use crate::cpus::{CpuGroups, CpuOptions, CpuRefusal};
+use crate::cpus::{CpuOptions, CpuRefusal};
 use crate::pod::Container;
 use crate::{
-    Amounts, ContainerKind, CpuManager, Machine, MemoryManager, NodeState, NumaNode, Resources, Settings, devices,
-    memory,
+    Amounts, ContainerKind, CpuManager, MemoryManager, NodeState, NumaNode, Resources, Settings, memory, testing,
 };
 
 /// Nodes of 4 cores of 2 threads; cores' first threads are numbered first.
 fn node(nodes: u32, settings: Settings) -> Node {
-    let shape = Shape {
-        nodes,
-        cores: 4,
-        threads: 2,
-        interleaved: true,
-    };
-    let numa = NumaNode {
+    let numa = |_| NumaNode {
         memory: 16 << 30,
         ..NumaNode::default()
     };
-    let machine = Machine {
-        cpus: CpuGroups::new(&shape.topology(), &BTreeMap::new()),
-        numa: (0..nodes).map(|id| (id, numa.clone())).collect(),
-    };
+    let machine = testing::machine(Shape::new(nodes, 4, 2).interleaved(), numa);
     Node::start(machine, settings, NodeState::default()).unwrap()
 }
 
@@ -53,11 +43,7 @@ fn container(name: &str, kind: ContainerKind, milli_cpus: u64) -> Container {
 }
 
 fn pod(containers: Vec<Container>) -> Pod {
-    Pod {
-        uid: "pod".to_owned(),
-        resources: None,
-        containers,
-    }
+    testing::pod("pod", &containers)
 }
 
 #[rstest]
@@ -198,12 +184,7 @@ fn pod_level(policy: Policy, scope: Scope) -> Node {
     let mut settings = with_memory(settings(policy, scope));
     settings.kubelet.pod_level_resource_managers = true;
     let mut node = node(2, settings);
-    let device = |number: u32| {
-        let nodes = [number].into();
-        (format!("nic{number}"), devices::Device { nodes, healthy: true })
-    };
-    let nics = (0..2).map(device).collect();
-    node.state.devices.resources.insert("example.com/nic".to_owned(), nics);
+    node.state.devices = testing::nics(2, 1);
     node
 }
 
@@ -293,31 +274,14 @@ fn in_scope_container_memory_of_nothing_is_rejected(#[case] policy: Policy, #[ca
 /// 255 hints each of CPUs, memory, huge pages and devices.
 #[test]
 fn eight_numa_nodes_take_no_time() {
-    let shape = Shape {
-        nodes: 8,
-        cores: 64,
-        threads: 2,
-        interleaved: true,
-    };
-    let numa = NumaNode {
+    let numa = |_| NumaNode {
         memory: 64 << 30,
         huge_pages: [(2 << 20, 1024)].into(),
         distances: vec![10; 8],
     };
-    let machine = Machine {
-        cpus: CpuGroups::new(&shape.topology(), &BTreeMap::new()),
-        numa: (0..8).map(|id| (id, numa.clone())).collect(),
-    };
-    let device = |number: u32| {
-        let nodes = [number].into();
-        (format!("nic{number}"), devices::Device { nodes, healthy: true })
-    };
-    let devices = devices::DeviceState {
-        resources: [("example.com/nic".to_owned(), (0..8).map(device).collect())].into(),
-        ..devices::DeviceState::default()
-    };
+    let machine = testing::machine(Shape::new(8, 64, 2).interleaved(), numa);
     let state = NodeState {
-        devices,
+        devices: testing::nics(8, 1),
         ..NodeState::default()
     };
     let settings = with_memory(settings(Policy::BestEffort, Scope::Container));
@@ -328,11 +292,8 @@ fn eight_numa_nodes_take_no_time() {
         huge_pages: [(2 << 20, 1 << 30)].into(),
         devices: [("example.com/nic".to_owned(), 1)].into(),
     };
-    let pod = pod(vec![Container::new(
-        "vm",
-        ContainerKind::App,
-        Resources::guaranteed(amounts),
-    )]);
+    let vm = Container::new("vm", ContainerKind::App, Resources::guaranteed(amounts));
+    let pod = pod(vec![vm]);
     let started = Instant::now();
     let admission = admit(&node, &pod).unwrap();
     let took = started.elapsed();

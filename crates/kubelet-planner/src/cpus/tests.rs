@@ -10,21 +10,17 @@ use stelia_kubelet::QosClass;
 use stelia_kubelet::cpu_manager_state::CpuManagerState;
 
 use super::*;
-use crate::merge::{Hint, NodeMask};
-use crate::pod::{Amounts, Container, ContainerKind, Pod, Resources};
+use crate::merge::NodeMask;
+use crate::pod::ContainerKind::{self, App, Init, Sidecar};
+use crate::pod::{Amounts, Container, Pod, Resources};
+use crate::testing;
 
 fn set(text: &str) -> CpuSet {
     text.parse().unwrap()
 }
 
 fn regular(nodes: u32, cores: u32) -> CpuGroups {
-    let shape = Shape {
-        nodes,
-        cores,
-        threads: 2,
-        interleaved: true,
-    };
-    CpuGroups::new(&shape.topology(), &BTreeMap::new())
+    testing::groups(Shape::new(nodes, cores, 2).interleaved())
 }
 
 /// Eight cores of two threads (CPUs 0-15, siblings side by side), and eight of one, on one socket each or on the same.
@@ -66,21 +62,11 @@ const POD_LEVEL: Kubelet = Kubelet {
 
 #[test]
 fn cpus_of_others_that_kubelet_hands_out_are_named() {
-    let answer = take(
-        &hybrid(1),
-        CpuOptions::default(),
-        Kubelet::default(),
-        &set("3,12,17"),
-        2,
-    )
-    .unwrap();
+    let (options, kubelet) = (CpuOptions::default(), Kubelet::default());
+    let answer = take(&hybrid(1), options, kubelet, &set("3,12,17"), 2).unwrap();
     assert_eq!(answer.cpus, set("2-3"));
     assert_eq!(answer.faults, [Fault::NotFree(set("2"))]);
-    assert!(!answer.is_safe());
-    assert_eq!(
-        answer.faults[0].to_string(),
-        "kubelet hands out CPUs that are not free: 2"
-    );
+    assert!(!answer.is_safe() && answer.faults[0].to_string().ends_with(": 2"));
 }
 
 #[test]
@@ -116,7 +102,7 @@ fn where_kubelet_hangs_the_answer_says_so() {
     let policy = StaticPolicy::new(&topology, FULL_ACROSS_NUMA, Kubelet::default(), 4, &set("0,8,16,24"));
     let (mut policy, mut state) = (policy.unwrap(), CpuState::default());
     policy.start(&mut state).unwrap();
-    let (before, pod) = (state.clone(), pod(None, &[("vm", ContainerKind::App, 54_000, true)]));
+    let (before, pod) = (state.clone(), pod(None, &[("vm", App, 54_000, true)]));
     let refusal = policy.allocate(&mut state, &pod, &pod.containers[0], None).unwrap_err();
     assert_eq!(refusal.to_string(), "kubelet would not return");
     assert_eq!(state, before);
@@ -143,11 +129,8 @@ fn pod(milli_cpus: Option<u64>, containers: &[(&str, ContainerKind, u64, bool)])
     let container = |(name, kind, milli_cpus, guaranteed): &(&str, ContainerKind, u64, bool)| {
         Container::new(name, *kind, resources(*milli_cpus, *guaranteed))
     };
-    let pod = Pod {
-        uid: "pod".to_owned(),
-        resources: milli_cpus.map(|milli_cpus| resources(milli_cpus, true)),
-        containers: containers.iter().map(container).collect(),
-    };
+    let mut pod = testing::pod("pod", &containers.iter().map(container).collect::<Vec<_>>());
+    pod.resources = milli_cpus.map(|milli_cpus| resources(milli_cpus, true));
     assert_eq!(pod.qos(), QosClass::Guaranteed);
     pod
 }
@@ -167,26 +150,20 @@ fn a_pod_with_its_own_resources_is_divided_into_slices_and_a_pool() {
     let pod = pod(
         Some(8_000),
         &[
-            ("fetch", ContainerKind::Init, 100, false),
-            ("mesh", ContainerKind::Sidecar, 2_000, true),
-            ("migrate", ContainerKind::Init, 6_000, true),
-            ("check", ContainerKind::Init, 100, false),
-            ("vm", ContainerKind::App, 4_000, true),
-            ("logs", ContainerKind::App, 500, true),
-            ("metrics", ContainerKind::App, 1_000, false),
+            ("fetch", Init, 100, false),
+            ("mesh", Sidecar, 2_000, true),
+            ("migrate", Init, 6_000, true),
+            ("check", Init, 100, false),
+            ("vm", App, 4_000, true),
+            ("logs", App, 500, true),
+            ("metrics", App, 1_000, false),
         ],
     );
     let hints = policy.hints(&state, &pod, None).unwrap();
-    let preferred = [(0b10, true), (0b11, false)].map(|(bits, preferred)| Hint {
-        nodes: Some(NodeMask::from_bits(bits)),
-        preferred,
-    });
-    assert_eq!(hints, preferred);
+    assert_eq!(Some(hints), testing::hints(&[(0b10, true), (0b11, false)]));
 
-    let answer = policy
-        .allocate_pod(&mut state, &pod, Some(NodeMask::from_bits(0b10)))
-        .unwrap()
-        .unwrap();
+    let second = Some(NodeMask::from_bits(0b10));
+    let answer = policy.allocate_pod(&mut state, &pod, second).unwrap().unwrap();
     assert_eq!((answer.cpus, answer.faults), (set("4-7,12-15"), Vec::new()));
     assert_eq!(state.default, set("0-3,8-11"));
     assert_eq!(state.pods["pod"], set("4-7,12-15"));
@@ -217,50 +194,39 @@ fn a_file_of_kubelets_own_with_pod_level_resources_is_predicted() {
     let mut policy = StaticPolicy::new(&topology, CpuOptions::default(), POD_LEVEL, 2, &set("0,64")).unwrap();
     let mut state = CpuState::default();
     policy.start(&mut state).unwrap();
-    let uid = |number: u32| format!("33333333-aaaa-4bbb-8ccc-{number:012}");
-    let with_uid = |number, pod: Pod| Pod {
-        uid: uid(number),
+    const BOTH: Option<NodeMask> = Some(NodeMask::from_bits(0b11));
+    let with_uid = |number: u32, pod: Pod| Pod {
+        uid: format!("33333333-aaaa-4bbb-8ccc-{number:012}"),
         ..pod
     };
 
     let vm = [
-        ("instance", ContainerKind::App, 16_000, true),
-        ("virtiofsd", ContainerKind::App, 1_000, false),
-        ("dnsmasq", ContainerKind::App, 500, false),
+        ("instance", App, 16_000, true),
+        ("virtiofsd", App, 1_000, false),
+        ("dnsmasq", App, 500, false),
     ];
     let vm = with_uid(1, pod(Some(20_000), &vm));
-    policy
-        .allocate_pod(&mut state, &vm, Some(NodeMask::from_bits(0b11)))
-        .unwrap();
-    let plain = with_uid(2, pod(None, &[("instance", ContainerKind::App, 4_000, true)]));
-    policy
-        .allocate(
-            &mut state,
-            &plain,
-            &plain.containers[0],
-            Some(NodeMask::from_bits(0b11)),
-        )
-        .unwrap();
+    policy.allocate_pod(&mut state, &vm, BOTH).unwrap();
+    let plain = with_uid(2, pod(None, &[("instance", App, 4_000, true)]));
+    policy.allocate(&mut state, &plain, &plain.containers[0], BOTH).unwrap();
     let mixed = [
-        ("init", ContainerKind::Init, 4_000, true),
-        ("side", ContainerKind::Sidecar, 2_000, true),
-        ("instance", ContainerKind::App, 4_000, true),
-        ("helper", ContainerKind::App, 1_000, false),
+        ("init", Init, 4_000, true),
+        ("side", Sidecar, 2_000, true),
+        ("instance", App, 4_000, true),
+        ("helper", App, 1_000, false),
     ];
     let mixed = with_uid(3, pod(Some(8_000), &mixed));
-    policy
-        .allocate_pod(&mut state, &mixed, Some(NodeMask::from_bits(0b11)))
-        .unwrap();
+    policy.allocate_pod(&mut state, &mixed, BOTH).unwrap();
 
     assert_eq!(state, CpuState::from(&written));
 }
 
 #[rstest]
-#[case(&[("one", ContainerKind::App, 1_000, true), ("three", ContainerKind::App, 3_000, true), ("rest", ContainerKind::App, 100, false)], CpuRefusal::EmptyPodSharedPool)]
-#[case(&[("rest", ContainerKind::Sidecar, 100, false), ("four", ContainerKind::App, 4_000, true)], CpuRefusal::EmptyPodSharedPool)]
-#[case(&[("mesh", ContainerKind::Sidecar, 4_000, true), ("fetch", ContainerKind::Init, 100, false)], CpuRefusal::EmptyPoolOfInitContainers)]
+#[case(&[("one", App, 1_000, true), ("three", App, 3_000, true), ("rest", App, 100, false)], CpuRefusal::EmptyPodSharedPool)]
+#[case(&[("rest", Sidecar, 100, false), ("four", App, 4_000, true)], CpuRefusal::EmptyPodSharedPool)]
+#[case(&[("mesh", Sidecar, 4_000, true), ("fetch", Init, 100, false)], CpuRefusal::EmptyPoolOfInitContainers)]
 #[case(
-    &[("mesh", ContainerKind::Sidecar, 1_000, true), ("fetch", ContainerKind::Init, 4_000, true)],
+    &[("mesh", Sidecar, 1_000, true), ("fetch", Init, 4_000, true)],
     CpuRefusal::InitContainerTooLarge { requested: 4, available: 3 }
 )]
 fn a_pod_that_leaves_a_container_without_cpus_is_rejected(
@@ -280,13 +246,7 @@ fn a_pod_that_leaves_a_container_without_cpus_is_rejected(
 fn in_scope_container_only_guaranteed_containers_get_cpus_of_their_own() {
     let topology = regular(2, 4);
     let (mut policy, mut state) = started(&topology, CpuOptions::default(), POD_LEVEL);
-    let pod = pod(
-        Some(4_000),
-        &[
-            ("vm", ContainerKind::App, 2_000, true),
-            ("logs", ContainerKind::App, 1_000, false),
-        ],
-    );
+    let pod = pod(Some(4_000), &[("vm", App, 2_000, true), ("logs", App, 1_000, false)]);
     for container in &pod.containers {
         policy.allocate(&mut state, &pod, container, None).unwrap();
     }
@@ -299,10 +259,7 @@ fn in_scope_container_only_guaranteed_containers_get_cpus_of_their_own() {
 fn without_the_feature_gate_a_pod_with_its_own_resources_gets_nothing() {
     let topology = regular(2, 4);
     let (mut policy, mut state) = started(&topology, CpuOptions::default(), Kubelet::default());
-    let (before, pod) = (
-        state.clone(),
-        pod(Some(4_000), &[("vm", ContainerKind::App, 2_000, true)]),
-    );
+    let (before, pod) = (state.clone(), pod(Some(4_000), &[("vm", App, 2_000, true)]));
     let vm = &pod.containers[0];
     assert_eq!(
         (policy.hints(&state, &pod, Some(vm)), policy.hints(&state, &pod, None)),
@@ -318,16 +275,13 @@ fn a_pods_hints_count_what_runs_at_the_same_time() {
     let topology = regular(2, 4);
     let (policy, state) = started(&topology, CpuOptions::default(), Kubelet::default());
     let containers = [
-        ("mesh", ContainerKind::Sidecar, 2_000, true),
-        ("fetch", ContainerKind::Init, 7_000, true),
-        ("vm", ContainerKind::App, 4_000, true),
+        ("mesh", Sidecar, 2_000, true),
+        ("fetch", Init, 7_000, true),
+        ("vm", App, 4_000, true),
     ];
     // 9 CPUs while the init container runs: no NUMA node has them.
-    let hint = Hint {
-        nodes: Some(NodeMask::from_bits(0b11)),
-        preferred: true,
-    };
-    assert_eq!(policy.hints(&state, &pod(None, &containers), None), Some(vec![hint]));
+    let expected = testing::hints(&[(0b11, true)]);
+    assert_eq!(policy.hints(&state, &pod(None, &containers), None), expected);
 }
 
 #[rstest]
@@ -348,17 +302,13 @@ fn options_that_exclude_each_other_are_refused(#[case] one: &str, #[case] other:
 
 #[test]
 fn align_by_socket_needs_a_numa_node_for_each_socket() {
-    let cpus = (0..4).map(|cpu| {
-        (
-            cpu,
-            Cpu {
-                package: cpu / 2,
-                core: cpu,
-                node: 0,
-            },
-        )
-    });
-    let topology = CpuGroups::new(&Topology { cpus: cpus.collect() }, &BTreeMap::new());
+    let place = |cpu: u32| Cpu {
+        package: cpu / 2,
+        core: cpu,
+        node: 0,
+    };
+    let cpus = (0..4).map(|cpu| (cpu, place(cpu))).collect();
+    let topology = CpuGroups::new(&Topology { cpus }, &BTreeMap::new());
     let options = CpuOptions {
         align_by_socket: true,
         ..CpuOptions::default()
@@ -429,7 +379,7 @@ proptest! {
         let mut state = CpuState::default();
         policy.start(&mut state).unwrap();
         let all = state.default.clone();
-        let kinds = [ContainerKind::Init, ContainerKind::Sidecar, ContainerKind::App];
+        let kinds = [Init, Sidecar, App];
         let pods: Vec<Pod> = (0..6).map(|pod| Pod {
             uid: format!("pod{pod}"),
             resources: None,

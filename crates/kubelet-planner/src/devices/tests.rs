@@ -4,8 +4,9 @@ use rstest::rstest;
 use stelia_kubelet::DeviceManagerState;
 
 use super::*;
-use crate::merge::{Hint, HintList, Merged, NodeMask};
+use crate::merge::{HintList, Merged, NodeMask};
 use crate::pod::{Amounts, Container, ContainerKind, Pod, Resources};
+use crate::testing;
 
 const GPU: &str = "nvidia.com/gpu";
 
@@ -43,26 +44,14 @@ fn container(name: &str, kind: ContainerKind, count: u64) -> Container {
 }
 
 fn pod(containers: &[Container]) -> Pod {
-    Pod {
-        uid: "pod".to_owned(),
-        resources: None,
-        containers: containers.to_vec(),
-    }
+    testing::pod("pod", containers)
 }
 
 fn hint(bits: u64) -> Merged {
-    Merged {
-        nodes: Some(NodeMask::from_bits(bits)),
-        preferred: true,
-        admitted: true,
-    }
+    testing::merged(Some(NodeMask::from_bits(bits)), true)
 }
 
-const NO_HINT: Merged = Merged {
-    nodes: None,
-    preferred: false,
-    admitted: true,
-};
+const NO_HINT: Merged = testing::merged(None, false);
 const FOUR_NODES: NodeMask = NodeMask::from_bits(0b1111);
 
 fn hints(state: &DeviceState, count: u64) -> HintList {
@@ -74,21 +63,13 @@ fn hints(state: &DeviceState, count: u64) -> HintList {
     hints.remove(0).1
 }
 
-fn masks(list: &[(u64, bool)]) -> HintList {
-    let hint = |(bits, preferred): &(u64, bool)| Hint {
-        nodes: Some(NodeMask::from_bits(*bits)),
-        preferred: *preferred,
-    };
-    Some(list.iter().map(hint).collect())
-}
-
 /// `generateDeviceTopologyHints`: over the nodes that have such devices (1.36); preferred is what all devices, used ones
 /// too, would allow.
 #[rstest]
-#[case(state(&[&[0], &[2]]), 1, masks(&[(0b001, true), (0b100, true), (0b101, false)]))]
-#[case(used(state(&[&[0], &[2]]), &["gpu0"]), 1, masks(&[(0b100, true), (0b101, false)]))]
-#[case(used(state(&[&[0], &[0], &[2]]), &["gpu0"]), 2, masks(&[(0b101, false)]))]
-#[case(state(&[&[0, 1], &[1]]), 2, masks(&[(0b10, true), (0b11, false)]))]
+#[case(state(&[&[0], &[2]]), 1, testing::hints(&[(0b001, true), (0b100, true), (0b101, false)]))]
+#[case(used(state(&[&[0], &[2]]), &["gpu0"]), 1, testing::hints(&[(0b100, true), (0b101, false)]))]
+#[case(used(state(&[&[0], &[0], &[2]]), &["gpu0"]), 2, testing::hints(&[(0b101, false)]))]
+#[case(state(&[&[0, 1], &[1]]), 2, testing::hints(&[(0b10, true), (0b11, false)]))]
 #[case(used(state(&[&[0], &[2]]), &["gpu0"]), 2, Some(Vec::new()))]
 #[case(state(&[&[], &[]]), 1, None)]
 #[case(state(&[&[], &[0]]), 2, Some(Vec::new()))]
@@ -103,7 +84,7 @@ fn hints_are_the_node_sets_that_have_enough(
 /// A device of a node that the machine does not have is never a hint.
 #[test]
 fn nodes_that_are_not_there_are_no_hint() {
-    assert_eq!(hints(&state(&[&[0], &[7]]), 1), masks(&[(0b1, true)]));
+    assert_eq!(hints(&state(&[&[0], &[7]]), 1), testing::hints(&[(0b1, true)]));
 }
 
 /// `GetTopologyHints`: allocated devices give their own hints; a request for another number gives none.
@@ -114,7 +95,7 @@ fn devices_that_a_container_has_give_their_own_hints() {
     state
         .entries
         .insert("pod".to_owned(), [("vm".to_owned(), given)].into());
-    assert_eq!(hints(&state, 1), masks(&[(0b100, true), (0b101, false)]));
+    assert_eq!(hints(&state, 1), testing::hints(&[(0b100, true), (0b101, false)]));
     assert_eq!(hints(&state, 2), Some(Vec::new()));
 }
 
@@ -143,7 +124,10 @@ fn a_pods_hints_are_for_what_it_needs_together() {
         container("vm", ContainerKind::App, 1),
     ]);
     let hints = DeviceManager::default().hints(&state, FOUR_NODES, &pod, None).unwrap();
-    assert_eq!(hints, [(GPU.to_owned(), masks(&[(0b10, true), (0b11, false)]))]);
+    assert_eq!(
+        hints,
+        [(GPU.to_owned(), testing::hints(&[(0b10, true), (0b11, false)]))]
+    );
 }
 
 /// Every device of the next test.
@@ -236,7 +220,7 @@ fn devices_that_can_be_used_again_bind_the_hints() {
     let hints = manager
         .hints(&state, FOUR_NODES, &pod, Some(&pod.containers[1]))
         .unwrap();
-    assert_eq!(hints[0].1, masks(&[(0b01, true), (0b11, false)]));
+    assert_eq!(hints[0].1, testing::hints(&[(0b01, true), (0b11, false)]));
 }
 
 #[test]

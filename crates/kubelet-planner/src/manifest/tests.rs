@@ -122,23 +122,21 @@ fn pod_level_resources_are_what_is_left_out() {
 #[rstest]
 #[case("", "it is empty")]
 #[case("---\n# nothing\n---\n", "it is empty")]
-#[case(
-    "hello",
-    "there is no Pod in it, and no template of one, only something without a kind"
-)]
+#[case("hello", "only something without a kind")]
 #[case(
     "{apiVersion: v1, kind: Service, metadata: {name: \"a\\nb\"}}",
-    r#"there is no Pod in it, and no template of one, only Service "a\nb""#
+    r#"only Service "a\nb""#
 )]
-#[case(
-    "{apiVersion: v2, kind: Pod}",
-    r#"there is no Pod in it, and no template of one, only "Pod" of "v2""#
-)]
+#[case("{apiVersion: v2, kind: Pod}", r#"only "Pod" of "v2""#)]
 #[case("{apiVersion: v1, kind: Pod}", "metadata: it is required")]
 #[case("{apiVersion: v1, kind: Pod, metadata: []}", "metadata: it must be a map")]
 #[case("{apiVersion: v1, kind: Pod, metadata: {name: a}}", "spec: it is required")]
 fn what_is_no_pod_is_refused_by_its_name(#[case] text: &str, #[case] error: &str) {
-    assert_eq!(read(text, None).unwrap_err().to_string(), error);
+    let told = read(text, None).unwrap_err().to_string();
+    assert!(
+        told.ends_with(error) && (!error.starts_with("only") || told.starts_with("there is no Pod")),
+        "{told}"
+    );
 }
 
 #[test]
@@ -161,48 +159,36 @@ fn of_several_pods_one_must_be_named() {
 }
 
 #[rstest]
-#[case(
-    "{limits: {cpu: 2x}}",
-    r#"limits.cpu: "2x" is not a quantity, such as 2, 500m or 1Gi"#
-)]
+#[case("{limits: {cpu: 2x}}", r#"limits.cpu: "2x" is not a quantity"#)]
 #[case("{limits: {cpu: -1}}", r#"limits.cpu: "-1" is negative"#)]
 #[case("{limits: {memory: 8Ei}}", r#"limits.memory: "8Ei" is more than 2⁶³ − 1"#)]
 #[case("{limits: {cpu: [1]}}", "limits.cpu: it must be a number or a string")]
 #[case("{limits: [cpu]}", "limits: it must be a map")]
 #[case("{limit: {cpu: 1}}", "limit: resources has no such field")]
-#[case(
-    "{requests: {cpu: 2}, limits: {cpu: 1}}",
-    "requests.cpu: 2 is more than the limit, 1"
-)]
+#[case("{requests: {cpu: 2}, limits: {cpu: 1}}", "requests.cpu: 2 is more than the limit")]
 #[case("{limits: {gpu: 1}}", r#"limits.gpu: there is no resource "gpu""#)]
 #[case(
     "{limits: {\"a\\u001bb\": 1}}",
     r#"limits.a\u{1b}b: there is no resource "a\u{1b}b""#
 )]
-#[case(
-    "{limits: {kubernetes.io/x: 1}}",
-    r#"limits.kubernetes.io/x: there is no resource "kubernetes.io/x""#
-)]
-#[case(
-    "{requests: {example.com/nic: 1}}",
-    "requests.example.com/nic: it needs a limit of the same amount"
-)]
+#[case("{limits: {kubernetes.io/x: 1}}", "limits.kubernetes.io/x: there is no resource")]
+#[case("{requests: {example.com/nic: 1}}", "requests.example.com/nic: it needs a limit")]
 #[case("{limits: {example.com/nic: 1500m}}", "limits.example.com/nic: devices are whole")]
 #[case(
     "{limits: {cpu: 1, hugepages-2Mi: 3Mi}}",
     "limits.hugepages-2Mi: it is not a multiple of the page size, 2097152 bytes"
 )]
-#[case(
-    "{limits: {hugepages-2Mi: 4Mi}}",
-    "limits.hugepages-2Mi: huge pages need a request of cpu or memory beside them"
-)]
+#[case("{limits: {hugepages-2Mi: 4Mi}}", "limits.hugepages-2Mi: huge pages need a request")]
 #[case(
     "{requests: {cpu: 1, hugepages-2Mi: 2Mi}, limits: {hugepages-2Mi: 4Mi}}",
     "requests.hugepages-2Mi: 2097152 is requested and the limit is 4194304: they must be equal"
 )]
 fn resources_are_held_to_the_api_servers_rules(#[case] resources: &str, #[case] error: &str) {
     let told = with(resources).unwrap_err().to_string();
-    assert_eq!(told, format!("spec.containers[0].resources.{error}"));
+    assert!(
+        told.starts_with(&format!("spec.containers[0].resources.{error}")),
+        "{told}"
+    );
 }
 
 #[rstest]
@@ -210,10 +196,7 @@ fn resources_are_held_to_the_api_servers_rules(#[case] resources: &str, #[case] 
 #[case("containers: {}", "spec.containers: it must be a list")]
 #[case("containers: [{image: x}]", "spec.containers[0].name: it is required")]
 #[case("containers: [{name: A}]", r#"spec.containers[0].name: "A" is not a container name"#)]
-#[case(
-    "containers: [{name: a}, {name: a}]",
-    r#"spec.containers[1].name: there are two containers "a""#
-)]
+#[case("containers: [{name: a}, {name: a}]", "spec.containers[1].name: there are two")]
 #[case(
     "initContainers: [{name: i, restartPolicy: Maybe}], containers: [{name: a}]",
     r#"spec.initContainers[0].restartPolicy: "Maybe" is not a restart policy"#
@@ -231,7 +214,7 @@ fn resources_are_held_to_the_api_servers_rules(#[case] resources: &str, #[case] 
     "spec.containers[0].resources.limits.cpu: 2 is more than the pod's limit, 1"
 )]
 fn specs_are_held_to_them_too(#[case] spec: &str, #[case] error: &str) {
-    assert_eq!(refused(spec), error);
+    assert!(refused(spec).starts_with(error), "{}", refused(spec));
 }
 
 #[test]
@@ -281,11 +264,8 @@ fn requested(text: &str) -> Vec<(String, Option<u64>, Option<u64>)> {
     let found = described(text, None).unwrap();
     let containers = found.pod.containers.iter().map(|container| {
         let requests = &container.resources.requests;
-        (
-            container.name.clone(),
-            requests.milli_cpus,
-            requests.memory.map(|bytes| bytes >> 20),
-        )
+        let mib = requests.memory.map(|bytes| bytes >> 20);
+        (container.name.clone(), requests.milli_cpus, mib)
     });
     containers.collect()
 }
@@ -310,14 +290,8 @@ fn a_workloads_pod_is_planned_by_its_template(#[case] version: &str, #[case] kin
     let found = described(&pod("4"), None).unwrap();
     assert_eq!((found.name.as_str(), found.assumed.len()), ("web", 0));
     assert_eq!(requested(&pod("4")), [("vm".to_owned(), Some(4000), Some(1024))]);
-    assert_eq!(
-        (
-            &found.document["kind"],
-            &found.document["metadata"]["name"],
-            &found.document["metadata"]["labels"]["a"]
-        ),
-        (&"Pod".into(), &"web".into(), &"b".into())
-    );
+    let (own, metadata) = (&found.document["kind"], &found.document["metadata"]);
+    assert!(own == "Pod" && metadata["name"] == "web" && metadata["labels"]["a"] == "b");
     // The path is one in the object.
     let path = match kind {
         "CronJob" => "spec.jobTemplate.spec.template",
@@ -333,11 +307,7 @@ fn a_workloads_pod_is_planned_by_its_template(#[case] version: &str, #[case] kin
 #[test]
 fn a_pod_in_the_text_goes_before_templates_and_a_template_can_be_named() {
     let pod = "{apiVersion: v1, kind: Pod, metadata: {name: one}, spec: {containers: [{name: a}]}}";
-    let set = |name: &str| {
-        format!(
-            "{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: {name}}}, spec: {{template: {{spec: {{containers: [{{name: a}}]}}}}}}}}"
-        )
-    };
+    let set = |name: &str| workload("Deployment", name, "", "{name: a}");
     let text = [pod, &set("two"), &set("three")].join("\n---\n");
     let name = |name: Option<&str>| described(&text, name).map(|found| found.name);
     assert_eq!(name(None), Ok("one".to_owned()));
@@ -356,6 +326,12 @@ fn a_pod_in_the_text_goes_before_templates_and_a_template_can_be_named() {
     assert_eq!(described(empty, None).unwrap_err().to_string(), "spec: it is required");
 }
 
+/// An object whose template has this container, with more fields of its `spec`.
+fn workload(kind: &str, name: &str, more: &str, container: &str) -> String {
+    let template = format!("{{spec: {{containers: [{container}]}}}}");
+    format!("{{apiVersion: apps/v1, kind: {kind}, metadata: {{name: {name}}}, spec: {{{more} template: {template}}}}}")
+}
+
 fn vm(domain: &str) -> String {
     format!(
         "{{apiVersion: kubevirt.io/v1, kind: VirtualMachine, metadata: {{name: vm-005}}, spec: {{template: {{spec: {{domain: {domain}, \
@@ -365,13 +341,12 @@ fn vm(domain: &str) -> String {
 
 #[test]
 fn of_objects_with_the_same_name_one_is_chosen_by_its_kind() {
-    let of = |kind: &str, cpu: u32| {
-        format!(
-            "{{apiVersion: apps/v1, kind: {kind}, metadata: {{name: web}}, spec: {{template: {{spec: {{containers: [{{name: a, resources: \
-             {{requests: {{cpu: {cpu}}}}}}}]}}}}}}}}"
-        )
-    };
-    let text = [of("Deployment", 2), of("StatefulSet", 4)].join("\n---\n");
+    let of = |kind: &str, container: &str| workload(kind, "web", "", container);
+    let text = [
+        of("Deployment", "{name: a, resources: {requests: {cpu: 2}}}"),
+        of("StatefulSet", "{name: a, resources: {requests: {cpu: 4}}}"),
+    ]
+    .join("\n---\n");
     let cpus = |name: &str| {
         let found = described(&text, Some(name)).map_err(|cause| cause.to_string())?;
         Ok(found.pod.containers[0].resources.requests.milli_cpus)
@@ -388,29 +363,22 @@ fn of_objects_with_the_same_name_one_is_chosen_by_its_kind() {
 }
 
 #[rstest]
-#[case("", None)]
-#[case("replicas: 1,", None)]
-#[case("replicas: 50,", Some("the answer is for one of 50 replicas"))]
+#[case("", Ok(None))]
+#[case("replicas: 1,", Ok(None))]
+#[case("replicas: 50,", Ok(Some("the answer is for one of 50 replicas")))]
 #[case(
     "replicas: 0,",
-    Some("the object has 0 replicas: the answer is for the pod that the first would be")
+    Ok(Some("the object has 0 replicas: the answer is for the pod that the first would be"))
 )]
-fn the_number_of_replicas_is_named(#[case] replicas: &str, #[case] assumed: Option<&str>) {
-    let text = format!(
-        "{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: a}}, spec: {{{replicas} template: {{spec: {{containers: [{{name: a}}]}}}}}}}}"
-    );
-    let found = described(&text, None).unwrap().assumed;
-    assert_eq!(found.first().map(String::as_str), assumed);
-}
-
-#[rstest]
-#[case("-5", "spec.replicas: it must not be negative")]
-#[case("two", "spec.replicas: it must be a number")]
-fn a_wrong_number_of_replicas_is_named(#[case] replicas: &str, #[case] error: &str) {
-    let text = format!(
-        "{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: a}}, spec: {{replicas: {replicas}, template: {{spec: {{containers: [{{name: a}}]}}}}}}}}"
-    );
-    assert_eq!(described(&text, None).unwrap_err().to_string(), error);
+#[case("replicas: -5,", Err("spec.replicas: it must not be negative"))]
+#[case("replicas: two,", Err("spec.replicas: it must be a number"))]
+fn the_number_of_replicas_is_named(#[case] replicas: &str, #[case] expected: Result<Option<&str>, &str>) {
+    let found = described(&workload("Deployment", "a", replicas, "{name: a}"), None);
+    let told = found.map(|found| found.assumed.first().cloned());
+    let expected = expected
+        .map(|assumed| assumed.map(str::to_owned))
+        .map_err(str::to_owned);
+    assert_eq!(told.map_err(|error| error.to_string()), expected);
 }
 
 /// 228 MiB for the processes, 32 for a screen, 8 for a vCPU, 100 for CPUs of its own, and a 512th of requested memory.
@@ -450,14 +418,8 @@ fn an_even_number_of_cpus_huge_pages_and_devices_are_kubevirts_too() {
                 nvidia.com/T4}, {name: b, deviceName: nvidia.com/T4}]}}}}";
     let found = described(text, None).unwrap();
     let limits = &found.document["spec"]["containers"][0]["resources"]["limits"];
-    assert_eq!(
-        (
-            limits["cpu"].as_str(),
-            limits["hugepages-2Mi"].as_str(),
-            limits["nvidia.com/T4"].as_str()
-        ),
-        (Some("6"), Some("4294967296"), Some("2"))
-    );
+    let told = ["cpu", "hugepages-2Mi", "nvidia.com/T4"].map(|name| limits[name].as_str());
+    assert_eq!(told, [Some("6"), Some("4294967296"), Some("2")]);
     let overhead: u64 = (100 + 228 + 32 + 32 + 1024) << 20;
     assert_eq!(limits["memory"], overhead.to_string());
 }

@@ -6,8 +6,9 @@ use rstest::rstest;
 use stelia_kubelet::memory::{MemoryBlock, MemoryTable, NumaNodeState};
 
 use super::*;
-use crate::merge::{Hint, HintList, Merged, NodeMask};
+use crate::merge::{HintList, Merged, NodeMask};
 use crate::pod::{Amounts, Container, ContainerKind, Pod, Resources};
+use crate::testing;
 
 const MB: u64 = 1 << 20;
 const GB: u64 = 1 << 30;
@@ -54,11 +55,7 @@ fn container(name: &str, kind: ContainerKind, memory: u64, pages: u64) -> Contai
 }
 
 fn pod(containers: &[Container]) -> Pod {
-    Pod {
-        uid: "pod1".to_owned(),
-        resources: None,
-        containers: containers.to_vec(),
-    }
+    testing::pod("pod1", containers)
 }
 
 /// A container of 1 GiB of memory and a huge page of 1 GiB.
@@ -67,11 +64,7 @@ fn plain() -> Pod {
 }
 
 fn hint(nodes: Option<u64>, preferred: bool) -> Merged {
-    Merged {
-        nodes: nodes.map(NodeMask::from_bits),
-        preferred,
-        admitted: true,
-    }
+    testing::merged(nodes.map(NodeMask::from_bits), preferred)
 }
 
 fn block(nodes: &[u32], kind: &str, size: u64) -> MemoryBlock {
@@ -239,11 +232,7 @@ fn hints(state: &MemoryState, pod: &Pod) -> BTreeMap<String, HintList> {
 }
 
 fn for_both(masks: &[(u64, bool)]) -> BTreeMap<String, HintList> {
-    let hint = |(bits, preferred): &(u64, bool)| Hint {
-        nodes: Some(NodeMask::from_bits(*bits)),
-        preferred: *preferred,
-    };
-    let hints: HintList = Some(masks.iter().map(hint).collect());
+    let hints = testing::hints(masks);
     [(PAGES.to_owned(), hints.clone()), ("memory".to_owned(), hints)].into()
 }
 

@@ -1,11 +1,8 @@
-use std::collections::BTreeMap;
-
 use rstest::rstest;
 use stelia_cpus::testing::Shape;
 use stelia_kubelet::config::{File, Flags};
 
 use super::*;
-use crate::cpus::CpuGroups;
 use crate::node::NumaNode;
 
 /// What `kubelet --config` of these keys has wrong, on a machine with two NUMA nodes of 8 GiB and eight CPUs each.
@@ -23,20 +20,11 @@ fn config(keys: &str) -> KubeletConfig {
 }
 
 fn machine() -> Machine {
-    let shape = Shape {
-        nodes: 2,
-        cores: 4,
-        threads: 2,
-        interleaved: false,
-    };
-    let node = NumaNode {
+    let numa = |_| NumaNode {
         memory: 8 << 30,
         ..NumaNode::default()
     };
-    Machine {
-        cpus: CpuGroups::new(&shape.topology(), &BTreeMap::new()),
-        numa: [(0, node.clone()), (1, node)].into(),
-    }
+    crate::testing::machine(Shape::new(2, 4, 2), numa)
 }
 
 const STATIC: &str = "cpuManagerPolicy: static\nreservedSystemCPUs: \"0\"\n";
@@ -68,30 +56,18 @@ fn with_these_it_starts(#[case] keys: &str) {
 #[rstest]
 #[case("cpuManagerPolicy: static\n", "cpuManagerPolicy static needs CPUs that are reserved")]
 #[case("cpuManagerPolicy: static\nkubeReserved: {memory: 1Gi}\n", "greater than zero")]
-#[case(
-    "cpuManagerPolicy: dynamic\n",
-    "cpuManagerPolicy is \"dynamic\", and kubelet has none, static"
-)]
-#[case(
-    "memoryManagerPolicy: static\n",
-    "memoryManagerPolicy is \"static\", and kubelet has None, Static"
-)]
+#[case("cpuManagerPolicy: dynamic\n", "is \"dynamic\", and kubelet has none, static")]
+#[case("memoryManagerPolicy: static\n", "is \"static\", and kubelet has None, Static")]
 #[case(
     "topologyManagerPolicy: strict\n",
     "topologyManagerPolicy is \"strict\", and kubelet has none, best-effort, restricted, single-numa-node"
 )]
 #[case("topologyManagerScope: node\n", "topologyManagerScope is \"node\"")]
-#[case(
-    "cgroupsPerQOS: false\n",
-    "enforceNodeAllocatable: pods does not go with cgroupsPerQOS: false"
-)]
+#[case("cgroupsPerQOS: false\n", "pods does not go with cgroupsPerQOS: false")]
 #[case("enforceNodeAllocatable: [pods, pods]\n", "pods is there twice")]
 #[case("enforceNodeAllocatable: [none, pods]\n", "none does not go with other entries")]
 #[case("enforceNodeAllocatable: [pod]\n", "there is no pod, kubelet has pods, ")]
-#[case(
-    "enforceNodeAllocatable: [system-reserved]\n",
-    "system-reserved needs systemReservedCgroup"
-)]
+#[case("enforceNodeAllocatable: [system-reserved]\n", "needs systemReservedCgroup")]
 #[case(
     "enforceNodeAllocatable: [kube-reserved, kube-reserved-compressible]\nkubeReservedCgroup: /kube\n",
     "kube-reserved does not go with kube-reserved-compressible"
@@ -107,18 +83,9 @@ fn with_these_it_starts(#[case] keys: &str) {
 )]
 #[case("kubeReserved: {cpu: much}\n", "kubeReserved.cpu: \"much\" is not a quantity")]
 #[case("systemReserved: {memory: -1Gi}\n", "systemReserved.memory: \"-1Gi\" is negative")]
-#[case(
-    "systemReserved: {hugepages-2Mi: 1Gi}\n",
-    "systemReserved.hugepages-2Mi: it cannot be reserved"
-)]
-#[case(
-    "evictionHard: {memory.free: 1Gi}\n",
-    "evictionHard.memory.free: there is no such signal"
-)]
-#[case(
-    "evictionHard: {memory.available: 110%}\n",
-    "evictionHard.memory.available: \"110%\" is not between"
-)]
+#[case("systemReserved: {hugepages-2Mi: 1Gi}\n", "hugepages-2Mi: it cannot be reserved")]
+#[case("evictionHard: {memory.free: 1Gi}\n", "memory.free: there is no such signal")]
+#[case("evictionHard: {memory.available: 110%}\n", "available: \"110%\" is not between")]
 #[case("evictionHard: {memory.available: \"0\"}\n", "is not more than nothing")]
 #[case(
     "topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {nonsense: \"1\"}\n",
@@ -132,10 +99,7 @@ fn with_these_it_starts(#[case] keys: &str) {
     "featureGates: {CPUManagerPolicyAlphaOption: true}\n",
     "no gate CPUManagerPolicyAlphaOption (did you mean CPUManagerPolicyAlphaOptions?)"
 )]
-#[case(
-    "featureGates: {CPUManagerPolicyOptions: false}\n",
-    "CPUManagerPolicyOptions is on for good"
-)]
+#[case("featureGates: {CPUManagerPolicyOptions: false}\n", "PolicyOptions is on for good")]
 #[case(
     "featureGates: {PodLevelResourceManagers: true, PodLevelResources: false, InPlacePodLevelResourcesVerticalScaling: false}\n",
     "PodLevelResourceManagers is on and needs PodLevelResources, which is off"
@@ -166,36 +130,21 @@ fn an_option_of_the_static_policy_is_looked_at(#[case] options: &str, #[case] re
     "",
     r#"the total amount "0" of type "memory" is not equal to the value "1715470336" determined"#
 )]
+#[case("{numaNode: 0, limits: {memory: 1536Mi}}", "1610612736 bytes of memory in sum")]
 #[case(
-    "reservedMemory: [{numaNode: 0, limits: {memory: 1536Mi}}]\n",
-    "reservedMemory has 1610612736 bytes of memory in sum"
-)]
-#[case(
-    "reservedMemory: [{numaNode: 0, limits: {memory: 1636Mi, hugepages-2Mi: 2Gi}}]\n",
+    "{numaNode: 0, limits: {memory: 1636Mi, hugepages-2Mi: 2Gi}}",
     "2147483648 bytes of hugepages-2Mi in sum"
 )]
+#[case("{numaNode: 2, limits: {memory: 1636Mi}}", "this node has no NUMA node 2")]
+#[case("{numaNode: -1, limits: {memory: 1636Mi}}", "this node has no NUMA node -1")]
 #[case(
-    "reservedMemory: [{numaNode: 2, limits: {memory: 1636Mi}}]\n",
-    "this node has no NUMA node 2"
-)]
-#[case(
-    "reservedMemory: [{numaNode: -1, limits: {memory: 1636Mi}}]\n",
-    "this node has no NUMA node -1"
-)]
-#[case(
-    "reservedMemory: [{numaNode: 0, limits: {memory: 1636Mi}}, {numaNode: 0, limits: {memory: 1Gi}}]\n",
+    "{numaNode: 0, limits: {memory: 1636Mi}}, {numaNode: 0, limits: {memory: 1Gi}}",
     "NUMA node 0, memory: it is there twice"
 )]
-#[case(
-    "reservedMemory: [{numaNode: 0, limits: {memory: 1636Mi, cpu: 1}}]\n",
-    "neither memory nor huge pages"
-)]
-#[case(
-    "reservedMemory: [{numaNode: 0, limits: {memory: 1636Mi, hugepages-2Mi: 0}}]\n",
-    "must not be zero"
-)]
-fn reserved_memory_has_to_come_to_what_is_reserved(#[case] keys: &str, #[case] reason: &str) {
-    let found = wrong(&format!("{MEMORY}{keys}"));
+#[case("{numaNode: 0, limits: {memory: 1636Mi, cpu: 1}}", "neither memory nor huge pages")]
+#[case("{numaNode: 0, limits: {memory: 1636Mi, hugepages-2Mi: 0}}", "must not be zero")]
+fn reserved_memory_has_to_come_to_what_is_reserved(#[case] blocks: &str, #[case] reason: &str) {
+    let found = wrong(&format!("{MEMORY}reservedMemory: [{blocks}]\n"));
     assert!(found.iter().any(|found| found.contains(reason)), "{found:?}");
 }
 
@@ -228,33 +177,13 @@ fn a_gate_that_is_like_no_other_may_be_another_versions() {
 
 #[test]
 fn gates_of_older_kubelets_and_of_openshift_are_like_no_gate_of_1_36() {
-    let others = [
-        "TopologyManager",
-        "MemoryManager",
-        "CPUManager",
-        "DevicePlugins",
-        "DynamicKubeletConfig",
-        "CSIMigrationAWS",
-        "ExpandCSIVolumes",
-        "DownwardAPIHugePages",
-        "APIPriorityAndFairness",
-        "ServiceNodeExclusion",
-        "LegacyNodeRoleBehavior",
-        "NodeDisruptionExclusion",
-        "AlibabaPlatform",
-        "AdminNetworkPolicy",
-        "ExternalCloudProvider",
-        "OpenShiftPodSecurityAdmission",
-        "GatewayAPI",
-        "MachineConfigNodes",
-        "EphemeralContainers",
-        "GRPCContainerProbe",
-        "SupportPodPidsLimit",
-        "CronJobTimeZone",
-        "KubeletPodResources",
-        "IPv6DualStack",
-    ];
-    for gate in others {
+    let others = "TopologyManager MemoryManager CPUManager DevicePlugins DynamicKubeletConfig CSIMigrationAWS \
+        ExpandCSIVolumes DownwardAPIHugePages APIPriorityAndFairness ServiceNodeExclusion \
+        LegacyNodeRoleBehavior NodeDisruptionExclusion AlibabaPlatform AdminNetworkPolicy \
+        ExternalCloudProvider OpenShiftPodSecurityAdmission GatewayAPI MachineConfigNodes \
+        EphemeralContainers GRPCContainerProbe SupportPodPidsLimit CronJobTimeZone KubeletPodResources \
+        IPv6DualStack";
+    for gate in others.split_whitespace() {
         assert_eq!((is_unknown(gate), like(gate)), (true, None), "{gate}");
     }
 }

@@ -93,23 +93,31 @@ mod tests {
 
     use super::*;
 
-    fn memory(near: u8, since_us: u64) -> Located {
+    fn part(part: Part, since_us: u64) -> Located {
         Located {
-            part: Part::Memory,
-            nodes: vec![(0, near), (1, 100 - near)],
-            near_percent: near,
+            part,
             since_us,
             ..Located::default()
         }
     }
 
+    fn memory(near: u8, since_us: u64) -> Located {
+        Located {
+            nodes: vec![(0, near), (1, 100 - near)],
+            near_percent: near,
+            ..part(Part::Memory, since_us)
+        }
+    }
+
+    /// How many times are kept, and since when the first and the last are.
+    fn kept(times: &[LocatedTime]) -> (usize, u64, u64) {
+        let (first, last) = times.first().zip(times.last()).unwrap();
+        (times.len(), first.located.since_us, last.located.since_us)
+    }
+
     #[test]
     fn what_often_moves_does_not_remove_what_stays() {
-        let cpus = Located {
-            part: Part::Cpus,
-            since_us: 1,
-            ..Located::default()
-        };
+        let cpus = part(Part::Cpus, 1);
         let mut times = Vec::new();
         for hour in 1..=300u64 {
             let near = if hour % 2 == 0 { 100 } else { 90 };
@@ -123,11 +131,6 @@ mod tests {
 
     #[test]
     fn what_often_moves_does_not_remove_what_seldom_moves() {
-        let part = |part: Part, since_us| Located {
-            part,
-            since_us,
-            ..Located::default()
-        };
         let mut times = Vec::new();
         for hour in 1..=720u64 {
             // The CPUs moved 6 times, in the first days.
@@ -146,29 +149,19 @@ mod tests {
     #[test]
     fn of_parts_that_never_ended_the_first_are_left_out() {
         let device = |number: u64| Located {
-            part: Part::Device,
             name: format!("{number:04}"),
-            since_us: number,
-            ..Located::default()
+            ..part(Part::Device, number)
         };
         let all: Vec<Located> = (1..=300).map(device).collect();
         let mut times = Vec::new();
         record(&mut times, &all, 1);
         let times = finish(times, 0, 1000);
-        let bounds = times.first().zip(times.last()).unwrap();
-        assert_eq!(
-            (times.len(), bounds.0.located.since_us, bounds.1.located.since_us),
-            (100, 201, 300)
-        );
+        assert_eq!(kept(&times), (100, 201, 300));
     }
 
     #[test]
     fn a_part_that_moved_ends_and_a_record_that_is_repeated_is_the_same() {
-        let cpus = Located {
-            part: Part::Cpus,
-            since_us: 1,
-            ..Located::default()
-        };
+        let cpus = part(Part::Cpus, 1);
         let mut times = Vec::new();
         record(&mut times, &[cpus.clone(), memory(97, 1)], 1);
         record(&mut times, &[cpus.clone(), memory(97, 1)], 5);
@@ -206,10 +199,6 @@ mod tests {
             record(&mut times, &[memory(if at % 2 == 0 { 90 } else { 10 }, at)], at);
         }
         let times = finish(times, 0, u64::MAX);
-        let bounds = times.first().zip(times.last()).unwrap();
-        assert_eq!(
-            (times.len(), bounds.0.located.since_us, bounds.1.located.since_us),
-            (100, 201, 300)
-        );
+        assert_eq!(kept(&times), (100, 201, 300));
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::account::{Range, accounts};
+use crate::account::{Range, Totals, accounts};
 
 const VM: &str = "vm";
 
@@ -70,11 +70,8 @@ fn nothing_is_counted_from_a_seat_that_is_not_open_or_whose_columns_differ() {
 
 #[test]
 fn a_seat_that_is_opened_again_for_another_thread_begins_anew() {
-    let changed = entry(
-        2,
-        vec![opened(0, vec![TaskId { id: 8, start: 8 }])],
-        &[[50, 0, 0, 0, 0, 0]],
-    );
+    let another = opened(0, vec![TaskId { id: 8, start: 8 }]);
+    let changed = entry(2, vec![another], &[[50, 0, 0, 0, 0, 0]]);
     let after = entry(3, Vec::new(), &[[51, 0, 0, 0, 0, 0]]);
     assert_eq!(other(&[first(), changed, after]), Some(Range { least: 1, most: 1 }));
     let same = entry(2, vec![opened(0, Vec::new())], &[[50, 0, 0, 0, 0, 0]]);
@@ -89,13 +86,8 @@ fn a_window_that_something_is_missing_before_is_not_joined_to_the_one_before_tha
     wrong.upkeep.clear();
     let third = entry(4, vec![opened(0, Vec::new())], &[[900, 700, 0, 0, 0, 0]]);
     let last = entry(5, Vec::new(), &[[907, 703, 0, 0, 0, 0]]);
-    assert_eq!(
-        other(&[first(), second, wrong, third, last]),
-        Some(Range {
-            least: 5 + 4,
-            most: 5 + 4
-        })
-    );
+    let told = other(&[first(), second, wrong, third, last]);
+    assert_eq!(told, Some(Range { least: 9, most: 5 + 4 }));
 }
 
 #[test]
@@ -121,32 +113,14 @@ fn numbers_of_any_size_make_an_account() {
         let (mut early, mut late) = (first(), entry(2, Vec::new(), &[to]));
         early.readings[0].numbers = from;
         (late.at, late.up) = (u64::MAX, u64::MAX);
-        late.readings[0].bound.push((
-            TaskId::default(),
-            Some(Bound {
-                name: String::new(),
-                switches: (u64::MAX, 0),
-                run_ns: u64::MAX,
-            }),
-        ));
-        late.readings[0].bound.push((
-            TaskId { id: 1, start: u64::MAX },
-            Some(Bound {
-                name: "a".into(),
-                switches: (0, u64::MAX),
-                run_ns: 0,
-            }),
-        ));
+        for (id, start, switches, run_ns) in [(0, 0, (u64::MAX, 0), u64::MAX), (1, u64::MAX, (0, u64::MAX), 0)] {
+            let name = "a".repeat(usize::try_from(id).unwrap());
+            let bound = Bound { name, switches, run_ns };
+            late.readings[0].bound.push((TaskId { id, start }, Some(bound)));
+        }
         let later = Entry { seq: 3, ..late.clone() };
-        let back = entry(
-            4,
-            vec![Event::Closed {
-                seat: 0,
-                why: Closed::Moved,
-                last: None,
-            }],
-            &[],
-        );
+        let (seat, why, last) = (0, Closed::Moved, None);
+        let back = entry(4, vec![Event::Closed { seat, why, last }], &[]);
         other(&[early, late, later, back]);
     }
 }
@@ -181,55 +155,36 @@ fn interrupts_are_ones_own_by_the_whole_address_of_the_device_and_on_a_line_of_o
         ("eth0 vfio-msix[0](0000:03:00.0)", false),
         ("vfio-0000:03:00.0", false),
     ] {
-        let between = ReadingDelta::new(&seat, &known(5, name), &known(1005, name))
-            .unwrap()
-            .totals;
-        let (own, others) = (between.own_interrupts.get(name), between.devices.get(name));
-        let expected = if is_own {
-            (Some(&1000), None)
-        } else {
-            (None, Some(&1000))
-        };
-        assert_eq!((own, others), expected, "{name}");
+        let between = ReadingDelta::new(&seat, &known(5, name), &known(1005, name)).unwrap();
+        let (own, others) = (between.totals.own_interrupts, between.totals.devices);
+        assert_eq!(own.get(name), is_own.then_some(&1000), "{name}");
+        assert_eq!(others.get(name), (!is_own).then_some(&1000), "{name}");
     }
+}
+
+/// What is added between two readings of these counts of all names.
+fn rise(names: &[&str], from: u32, to: u32) -> Totals {
+    let reading = |count: u32| {
+        let mut reading = FullReading::default();
+        reading.counters.upkeep = names.iter().map(|name| ((*name).to_owned(), count)).collect();
+        reading
+    };
+    let between = ReadingDelta::new(&OpenSeat::default(), &reading(from), &reading(to));
+    between.unwrap().totals
 }
 
 /// The doorbells' lines go with their VM, and the sum of those of all VMs is what is read.
 #[test]
 fn the_end_of_another_vm_is_no_doorbell() {
-    let reading = |count: u32| {
-        let mut reading = FullReading::default();
-        reading.counters.upkeep = [("vcpu".to_owned(), count)].into();
-        reading
-    };
-    let rise = |from, to| {
-        ReadingDelta::new(&OpenSeat::default(), &reading(from), &reading(to))
-            .unwrap()
-            .totals
-    };
-    assert_eq!(rise(900, 1000).own_interrupts, [("vcpu".to_owned(), 100)].into());
-    assert!(rise(1000, 900).own_interrupts.values().all(|count| *count == 0));
+    let own = |from, to| rise(&["vcpu"], from, to).own_interrupts;
+    assert_eq!(own(900, 1000), [("vcpu".to_owned(), 100)].into());
+    assert!(own(1000, 900).values().all(|count| *count == 0));
 }
 
 #[test]
 fn what_the_processor_delivers_to_the_vm_is_the_vms_own_and_the_tick_is_upkeep() {
-    let reading = |count: u32| {
-        let mut reading = FullReading::default();
-        let names = ["LOC", "PIN", "arch_timer", "vcpu"];
-        reading.counters.upkeep = names.map(|name| (name.to_owned(), count)).into();
-        reading
-    };
-    let between = ReadingDelta::new(&OpenSeat::default(), &reading(5), &reading(12))
-        .unwrap()
-        .totals;
-    let names = |counts: &BTreeMap<String, u64>| counts.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(names(&between.own_interrupts), ["PIN", "vcpu"]);
-    assert_eq!(names(&between.upkeep), ["LOC", "arch_timer"]);
-    assert!(
-        between
-            .upkeep
-            .values()
-            .chain(between.own_interrupts.values())
-            .all(|count| *count == 7)
-    );
+    let between = rise(&["LOC", "PIN", "arch_timer", "vcpu"], 5, 12);
+    let expected = |names: [&str; 2]| BTreeMap::from(names.map(|name| (name.to_owned(), 7)));
+    assert_eq!(between.own_interrupts, expected(["PIN", "vcpu"]));
+    assert_eq!(between.upkeep, expected(["LOC", "arch_timer"]));
 }

@@ -61,12 +61,8 @@ fn check(played: &Played) -> Result<(), TestCaseError> {
             "{told:?}, {truth:?}"
         );
         for (day, foreign) in &truth.days {
-            let told = account
-                .days
-                .iter()
-                .find(|told| told.day == *day)
-                .map(|day| day.other_tasks)
-                .unwrap_or_default();
+            let told = account.days.iter().find(|told| told.day == *day);
+            let told = told.map(|day| day.other_tasks).unwrap_or_default();
             prop_assert!(
                 told.least <= *foreign && *foreign <= told.most,
                 "{day}: {told:?}, {foreign}"
@@ -171,18 +167,19 @@ proptest! {
     }
 }
 
-/// A sample of which nothing runs meanwhile, after so many seconds.
+/// A look at which nothing runs meanwhile, after so many seconds; the ring takes it or does not.
+fn look(seconds: u64, taken: bool) -> [Step; 2] {
+    let sample = Step::CounterSample {
+        before: Vec::new(),
+        after: Vec::new(),
+        taken,
+        segment: false,
+    };
+    [Step::Later(seconds * 1_000_000), sample]
+}
+
 fn sample(seconds: u64) -> [Step; 2] {
-    let (before, after) = (Vec::new(), Vec::new());
-    [
-        Step::Later(seconds * 1_000_000),
-        Step::CounterSample {
-            before,
-            after,
-            taken: true,
-            segment: false,
-        },
-    ]
+    look(seconds, true)
 }
 
 fn steps_of(steps: impl IntoIterator<Item = Vec<Step>>) -> Vec<Step> {
@@ -208,16 +205,7 @@ fn a_seat_that_ends_is_covered_until_it_was_last_looked_at() {
 
 #[test]
 fn what_ran_while_a_vm_had_no_cpus_is_nobodys_although_the_ring_was_full_then() {
-    let floating = vec![
-        Step::State(1, 2),
-        Step::Later(30_000_000),
-        Step::CounterSample {
-            before: Vec::new(),
-            after: Vec::new(),
-            taken: false,
-            segment: false,
-        },
-    ];
+    let floating = [vec![Step::State(1, 2)], look(30, false).into()].concat();
     let others = vec![Step::Run(2, Run::Foreign); 9];
     let back = vec![Step::State(1, 0)];
     let played = play(&steps_of([
@@ -258,9 +246,10 @@ fn a_worker_that_nobody_saw_is_never_told_for_certain_as_another_task() {
     assert_eq!((told.least, told.most), (0, 3));
     // Two readings later it is as certain as before.
     let intruder = vec![Step::Run(0, Run::Foreign)];
+    let (first, killed) = (sample(30).into(), vec![Step::Killed]);
     let played = play(&steps_of([
-        sample(30).into(),
-        vec![Step::Killed],
+        first,
+        killed,
         sample(400).into(),
         intruder,
         sample(30).into(),

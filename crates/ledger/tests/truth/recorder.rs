@@ -62,6 +62,13 @@ impl Daemon {
         self.recorder.take_sample(sample, vms, self.ring.is_empty())
     }
 
+    /// After an audit's interval, what is to be written where these VMs were read and those are there.
+    fn draft(&mut self, read: &BTreeMap<String, RecordedVm>, vms: &BTreeMap<String, RecordedVm>) -> Option<Draft> {
+        self.host.later(AUDIT_US);
+        let sample = self.sample(read);
+        self.take(&sample, vms)
+    }
+
     fn commit(&mut self, draft: Draft) -> Entry {
         self.ring.commit(&mut self.recorder, draft)
     }
@@ -131,17 +138,11 @@ fn an_intruder_is_written_at_once() {
     assert_eq!(daemon.audit("isolated"), None);
     daemon.run(Run::Foreign);
     let entry = daemon.audit("isolated").unwrap();
-    assert!(
-        entry.events.iter().any(|event| matches!(
-            event,
-            Event::Intruded {
-                class: Class::OtherTasks,
-                count: (1, 1),
-                ..
-            }
-        )),
-        "{entry:#?}"
-    );
+    let intruded = entry.events.iter().find_map(|event| match event {
+        Event::Intruded { class, count, .. } => Some((*class, *count)),
+        _ => None,
+    });
+    assert_eq!(intruded, Some((Class::OtherTasks, (1, 1))), "{entry:#?}");
 }
 
 #[test]
@@ -169,13 +170,8 @@ fn a_day_begins_with_a_reading_and_sums_are_those_of_its_days() {
     let account = daemon.account();
     // The first one ran before the first reading.
     let told: u64 = account.days.iter().map(|day| day.other_tasks.least).sum();
-    assert_eq!(
-        account.totals.other_tasks,
-        Range {
-            least: told,
-            most: told
-        }
-    );
+    let (least, most) = (told, told);
+    assert_eq!(account.totals.other_tasks, Range { least, most });
     assert_eq!(told, foreign_by_day.values().sum::<u64>() - 1);
     assert!((31..=33).contains(&account.days.len()), "{}", account.days.len());
     assert!(account.covered_us > 30 * 24 * HOUR_US && account.covered_us <= account.promised_us);
@@ -226,18 +222,13 @@ fn a_seats_hour_has_few_bytes() {
     let counters = daemon.counters();
     (counters.switches, counters.own) = (9_876_543_210, (9_876_500_000, 9_876_500_000));
     (counters.run_ns, counters.delay_ns) = (2_678_400_000_000_000, 3_456_789_012);
-    for (name, count) in [
-        ("LOC", 669_600_000),
-        ("RES", 1_234_567),
-        ("CAL", 2_345_678),
-        ("TLB", 123_456),
-        ("IWI", 12_345),
-    ] {
-        counters.upkeep.insert(name.into(), count);
-    }
-    for (name, count) in [("TIMER", 3_456_789), ("SCHED", 1_234_567), ("RCU", 23_456_789)] {
-        counters.softirqs.insert(name.into(), count);
-    }
+    let (loc, res, cal, tlb, iwi) = (669_600_000, 1_234_567, 2_345_678, 123_456, 12_345);
+    let upkeep = [("LOC", loc), ("RES", res), ("CAL", cal), ("TLB", tlb), ("IWI", iwi)];
+    let softirqs = [("TIMER", 3_456_789), ("SCHED", 1_234_567), ("RCU", 23_456_789)];
+    counters.upkeep.extend(upkeep.map(|(name, count)| (name.into(), count)));
+    counters
+        .softirqs
+        .extend(softirqs.map(|(name, count)| (name.into(), count)));
     daemon.look("isolated");
     daemon.run(Run::Own);
     let entry = (0..=HOUR_US / AUDIT_US).find_map(|_| daemon.audit("isolated"));
@@ -258,28 +249,22 @@ fn a_device_that_becomes_the_vms_own_is_its_own_from_then_on() {
     let mut vms = daemon.vms("isolated");
     vms.get_mut(VM).unwrap().own_devices.insert("0000:3b:00.0".into());
     daemon.counters().devices.get_mut(&40).unwrap().count += 5;
-    daemon.host.later(AUDIT_US);
-    let sample = daemon.sample(&vms);
-    let draft = daemon.take(&sample, &vms).unwrap();
+    let draft = daemon.draft(&vms, &vms).unwrap();
     assert_eq!(draft.intrusions, []);
     daemon.commit(draft);
     let account = daemon.account();
     assert_eq!(account.totals.devices, BTreeMap::new());
     assert_eq!(account.totals.own_interrupts.into_values().sum::<u64>(), 5);
-    daemon.host.later(AUDIT_US);
-    let sample = daemon.sample(&vms);
-    assert_eq!(daemon.take(&sample, &vms), None, "it is written once");
+    assert_eq!(daemon.draft(&vms, &vms), None, "it is written once");
 }
 
 #[test]
 fn what_could_not_be_written_is_written_later() {
     let mut daemon = Daemon::new();
     daemon.look("isolated").unwrap();
-    daemon.host.later(AUDIT_US);
     daemon.host.at += 3 * HOUR_US;
     let vms = daemon.vms("isolated");
-    let sample = daemon.sample(&vms);
-    assert!(daemon.take(&sample, &vms).is_some());
+    assert!(daemon.draft(&vms, &vms).is_some());
     daemon.recorder.missed("the disk is full");
     // Other reasons do not replace the first one, and their number is limited.
     ["slow", "slow", "a", "b", "c", "d", "c"]
@@ -325,10 +310,8 @@ fn the_last_sample_of_a_seat_ends_it_although_it_was_not_written() {
         assert_eq!(daemon.audit("isolated"), None);
     }
     daemon.run(Run::Own);
-    daemon.host.later(AUDIT_US);
     let vms = daemon.vms("isolated");
-    let sample = daemon.sample(&vms);
-    let draft = daemon.take(&sample, &BTreeMap::new()).unwrap();
+    let draft = daemon.draft(&vms, &BTreeMap::new()).unwrap();
     daemon.commit(draft);
     let account = daemon.account();
     assert_eq!((account.totals.own.count, account.covered_us), (3, 3 * AUDIT_US));
@@ -345,22 +328,15 @@ fn what_an_interrupt_counted_until_the_last_sample_is_booked_when_it_has_ended()
     };
     let own = "vfio-msix[1](0000:3b:00.0)";
     let booked = |daemon: &Daemon| {
-        daemon
-            .account()
-            .totals
-            .own_interrupts
-            .get(own)
-            .copied()
-            .unwrap_or_default()
+        let booked = daemon.account().totals.own_interrupts;
+        booked.get(own).copied().unwrap_or_default()
     };
     let mut vms = daemon.vms("isolated");
     for vm in vms.values_mut() {
         vm.own_devices = ["0000:3b:00.0".to_owned()].into();
     }
     let audit = |daemon: &mut Daemon| {
-        daemon.host.later(AUDIT_US);
-        let sample = daemon.sample(&vms);
-        let draft = daemon.take(&sample, &vms);
+        let draft = daemon.draft(&vms, &vms);
         draft.map(|draft| daemon.commit(draft)).is_some()
     };
     audit(&mut daemon);

@@ -13,8 +13,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::files::Store;
 use crate::kernel::Directory;
-use crate::order::OrderedVm;
-use crate::testing::FakeKernel;
+use crate::testing::{FakeKernel, set, vm};
 
 /// What the fake irqbalance does with a message.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -55,10 +54,6 @@ impl State {
         let told = std::mem::take(&mut self.messages);
         told.into_iter().filter(|message| message != "setup").collect()
     }
-}
-
-fn set(list: &str) -> CpuSet {
-    list.parse().unwrap()
 }
 
 /// One message with its credentials, as irqbalance receives it.
@@ -167,10 +162,6 @@ impl Node {
     }
 
     fn carry_out(&self, exclusive: &[&str]) -> Report {
-        let vm = |list: &&str| OrderedVm {
-            cpus: set(list),
-            ..OrderedVm::default()
-        };
         self.order(&Order {
             steer: true,
             vms: exclusive.iter().map(|list| (format!("vm-{list}"), vm(list))).collect(),
@@ -229,12 +220,8 @@ fn without_steering_it_has_what_it_had_too() {
     let (node, state) = Node::with_irqbalance("");
     node.carry_out(&["2-3"]);
     state.lock().unwrap().scan();
-    let vm = OrderedVm {
-        cpus: set("2-3"),
-        ..OrderedVm::default()
-    };
     node.order(&Order {
-        vms: [("vm".to_owned(), vm)].into(),
+        vms: [("vm".to_owned(), vm("2-3"))].into(),
         ..Order::default()
     });
     assert_eq!(

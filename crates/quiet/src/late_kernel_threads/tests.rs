@@ -1,18 +1,13 @@
 use rustix::io::Errno;
 
 use super::*;
-use crate::order::OrderedVm;
-use crate::testing::{Call, FakeKernel};
+use crate::testing::{Call, FakeKernel, set as cpus, vm};
 
 const RECORD: &str = "threads.json";
 /// What a cpuset takes from every mask that is set.
 const TAKEN: &str = "/taken";
 /// The record when a mask was last set.
 const KEPT_AT_SET: &str = "/kept";
-
-fn cpus(text: &str) -> CpuSet {
-    text.parse().unwrap()
-}
 
 /// Kernel threads.
 struct Kernel {
@@ -83,10 +78,6 @@ impl Kernel {
     }
 
     fn carry_out(&mut self, vms: &[&str]) -> Report {
-        let vm = |list: &&str| OrderedVm {
-            cpus: cpus(list),
-            ..OrderedVm::default()
-        };
         let order = Order {
             shared: cpus("0-1"),
             vms: vms.iter().map(|list| (format!("pod-{list}"), vm(list))).collect(),

@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind};
 use stelia_cpus::CpuSet;
 
 use crate::files::{Files, Store};
+pub(super) use crate::testing::set as cpus;
 
 const EACCES: i32 = 13;
 const ENOTDIR: i32 = 20;
@@ -15,10 +16,6 @@ const ENOSPC: i32 = 28;
 
 const ROOT: &str = "/sys/fs/resctrl";
 const FILES: [&str; 6] = ["cpus", "cpus_list", "mode", "schemata", "size", "tasks"];
-
-pub(super) fn cpus(text: &str) -> CpuSet {
-    text.parse().unwrap()
-}
 
 #[derive(Debug, Clone)]
 pub(super) struct Group {

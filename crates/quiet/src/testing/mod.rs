@@ -15,6 +15,8 @@ use rustix::io::Errno;
 use stelia_cpus::CpuSet;
 
 use crate::files::{Files, Store, System};
+#[cfg(test)]
+use crate::order::OrderedVm;
 use interrupts::Interrupts;
 use tracefs::Tracefs;
 
@@ -280,5 +282,19 @@ impl Store for FakeKernel {
         tree.saves += 1;
         tree.saved.insert(name.into(), value.into());
         Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn set(list: &str) -> CpuSet {
+    list.parse().unwrap()
+}
+
+/// A VM with these CPUs and nothing else.
+#[cfg(test)]
+pub(crate) fn vm(cpus: &str) -> OrderedVm {
+    OrderedVm {
+        cpus: set(cpus),
+        ..OrderedVm::default()
     }
 }

@@ -88,24 +88,45 @@ fn count<const N: usize>(kernel: &FakeKernel, rows: [Row<'_>; N]) {
 }
 
 fn switches(kernel: &FakeKernel, comm: &str, cpu: &str, hits: u64) {
-    count(
-        kernel,
-        [("sched/sched_switch", "next_comm,common_cpu", &[comm, cpu], hits, None)],
+    let row = (
+        "sched/sched_switch",
+        "next_comm,common_cpu",
+        &[comm, cpu][..],
+        hits,
+        None,
     );
+    count(kernel, [row]);
 }
 
 fn ran(kernel: &FakeKernel, comm: &str, cpu: &str, ns: u64) {
-    count(
-        kernel,
-        [("synthetic/stelia_run", "comm,common_cpu", &[comm, cpu], 1, Some(ns))],
-    );
+    let row = ("synthetic/stelia_run", "comm,common_cpu", &[comm, cpu][..], 1, Some(ns));
+    count(kernel, [row]);
 }
 
-fn into_attribution(doers: &[stelia_api::attribution::Occupant]) -> Vec<(u32, &str, u64, Option<u64>)> {
-    doers
-        .iter()
-        .map(|one| (one.cpu, one.name.as_str(), one.count, one.ns))
-        .collect()
+/// On CPU 2, as it is counted where threads are told apart.
+fn by_thread(kernel: &FakeKernel, comm: &str, thread: &str, hits: u64, ns: u64) {
+    let values = [comm, thread, "2"];
+    let switch = (
+        "sched/sched_switch",
+        "next_comm,next_pid,common_cpu",
+        &values[..],
+        hits,
+        None,
+    );
+    let run = (
+        "synthetic/stelia_run",
+        "comm,pid,common_cpu",
+        &values[..],
+        hits,
+        Some(ns),
+    );
+    count(kernel, [switch, run]);
+}
+
+/// Each with its CPU, name, count and time.
+pub(super) fn listed(all: &[stelia_api::attribution::Occupant]) -> Vec<(u32, &str, u64, Option<u64>)> {
+    let listed = all.iter().map(|one| (one.cpu, one.name.as_str(), one.count, one.ns));
+    listed.collect()
 }
 
 #[test]
@@ -120,52 +141,36 @@ fn what_ran_between_begin_and_finish_is_told_and_nothing_is_left() {
     // Not one of the CPUs.
     switches(&kernel, "elsewhere", "4", 9);
     ran(&kernel, "ksoftirqd/2", "2", 7000);
-    let vector = "vector,common_cpu";
-    count(
-        &kernel,
-        [
-            (
-                "irq/irq_handler_entry",
-                "irq,name,common_cpu",
-                &["30", "nvme0q3", "2"],
-                4,
-                None,
-            ),
-            ("synthetic/stelia_irq", "n,common_cpu", &["30", "2"], 4, Some(800)),
-            ("irq/softirq_entry", "vec,common_cpu", &["3", "2"], 6, None),
-            ("irq_vectors/local_timer_entry", vector, &["236", "3"], 250, None),
-            (
-                "synthetic/stelia_vector",
-                "n,common_cpu",
-                &["236", "3"],
-                250,
-                Some(9000),
-            ),
-            ("irq_vectors/thermal_apic_entry", vector, &["250", "3"], 1, None),
-            ("nmi/nmi_handler", "handled,common_cpu", &["0", "3"], 3, Some(20)),
-            ("nmi/nmi_handler", "handled,common_cpu", &["1", "3"], 2, Some(40)),
-        ],
-    );
+    let (irq, n, nmi) = ("irq,name,common_cpu", "n,common_cpu", "handled,common_cpu");
+    let (softirq, vector) = ("vec,common_cpu", "vector,common_cpu");
+    let rows: [Row<'_>; 8] = [
+        ("irq/irq_handler_entry", irq, &["30", "nvme0q3", "2"], 4, None),
+        ("synthetic/stelia_irq", n, &["30", "2"], 4, Some(800)),
+        ("irq/softirq_entry", softirq, &["3", "2"], 6, None),
+        ("irq_vectors/local_timer_entry", vector, &["236", "3"], 250, None),
+        ("synthetic/stelia_vector", n, &["236", "3"], 250, Some(9000)),
+        ("irq_vectors/thermal_apic_entry", vector, &["250", "3"], 1, None),
+        ("nmi/nmi_handler", nmi, &["0", "3"], 3, Some(20)),
+        ("nmi/nmi_handler", nmi, &["1", "3"], 2, Some(40)),
+    ];
+    count(&kernel, rows);
     clock.set(61_000);
     let attribution = finish(kernel.system(), &BTreeSet::new(), &|| clock.get()).unwrap();
     assert_eq!((attribution.from_us, attribution.until_us), (1000, 61_000));
     assert_eq!((attribution.cpus.as_str(), attribution.dropped), ("2-3", 0));
     assert_eq!(attribution.problems, [""; 0]);
     assert_eq!(
-        into_attribution(&attribution.tasks),
+        listed(&attribution.tasks),
         [(2, "ksoftirqd/2", 5, Some(7000)), (3, "a b, c", 2, None)]
     );
-    assert_eq!(
-        into_attribution(&attribution.interrupts),
-        [(2, "30 nvme0q3", 4, Some(800))]
-    );
-    assert_eq!(into_attribution(&attribution.softirqs), [(2, "net_rx", 6, None)]);
+    assert_eq!(listed(&attribution.interrupts), [(2, "30 nvme0q3", 4, Some(800))]);
+    assert_eq!(listed(&attribution.softirqs), [(2, "net_rx", 6, None)]);
     let vectors = [
         (3, "local_timer", 250, Some(9000)),
         (3, "nmi", 2, Some(60)),
         (3, "thermal_apic", 1, None),
     ];
-    assert_eq!(into_attribution(&attribution.vectors), vectors);
+    assert_eq!(listed(&attribution.vectors), vectors);
     assert_clean(&kernel);
     let again = finish(kernel.system(), &BTreeSet::new(), &|| clock.get()).unwrap_err();
     assert!(matches!(again, TraceError::NotBegun), "{again}");
@@ -189,8 +194,8 @@ fn on_arm64_the_timer_is_none_of_the_devices_interrupts() {
     }
     let attribution = finish(kernel.system(), &BTreeSet::new(), &|| 2).unwrap();
     assert_eq!(attribution.problems, [""; 0]);
-    assert_eq!(into_attribution(&attribution.interrupts), [(2, "30 nvme0q3", 4, None)]);
-    assert_eq!(into_attribution(&attribution.vectors), [(2, "arch_timer", 4, None)]);
+    assert_eq!(listed(&attribution.interrupts), [(2, "30 nvme0q3", 4, None)]);
+    assert_eq!(listed(&attribution.vectors), [(2, "arch_timer", 4, None)]);
 }
 
 #[test]
@@ -209,7 +214,7 @@ fn what_was_counted_while_the_rest_was_set_up_is_not_told() {
     switches(&kernel, "both", "2", 7);
     ran(&kernel, "both", "2", 900);
     let attribution = finish(kernel.system(), &BTreeSet::new(), &|| 2000).unwrap();
-    assert_eq!(into_attribution(&attribution.tasks), [(2, "both", 4, Some(600))]);
+    assert_eq!(listed(&attribution.tasks), [(2, "both", 4, Some(600))]);
 }
 
 #[test]
@@ -218,21 +223,15 @@ fn own_threads_that_no_filter_holds_are_left_out_by_their_numbers() {
     let own = (1..2000).map(|i| 1_000_000 + 2 * i).collect();
     let target = Target { own, ..target() };
     begin(kernel.system(), &target, &|| 1).unwrap();
-    let (switch, keys) = ("sched/sched_switch", "next_comm,next_pid,common_cpu");
-    let (run, run_keys) = ("synthetic/stelia_run", "comm,pid,common_cpu");
-    let own = ["CPU 0/KVM", "1000002", "2"];
-    count(
-        &kernel,
-        [
-            (switch, keys, &own, 70, None),
-            (switch, keys, &["intruder", "1000003", "2"], 4, None),
-            (switch, keys, &["intruder", "1000005", "2"], 3, None),
-            (run, run_keys, &own, 70, Some(99)),
-            (run, run_keys, &["intruder", "1000003", "2"], 4, Some(11)),
-        ],
-    );
+    for (comm, thread, hits, ns) in [
+        ("CPU 0/KVM", "1000002", 70, 99),
+        ("intruder", "1000003", 4, 11),
+        ("intruder", "1000005", 3, 2),
+    ] {
+        by_thread(&kernel, comm, thread, hits, ns);
+    }
     let attribution = finish(kernel.system(), &BTreeSet::new(), &|| 2).unwrap();
-    assert_eq!(into_attribution(&attribution.tasks), [(2, "intruder", 7, Some(11))]);
+    assert_eq!(listed(&attribution.tasks), [(2, "intruder", 7, Some(13))]);
     assert_clean(&kernel);
 }
 
@@ -246,29 +245,10 @@ fn own_threads_that_are_named_at_the_end_are_left_out_too() {
     begin(kernel.system(), &target, &|| 1).unwrap();
     // One that came meanwhile, and another's of the same name.
     for (thread, hits) in [("200", 70), ("300", 4)] {
-        let values = ["sh", thread, "2"];
-        count(
-            &kernel,
-            [
-                (
-                    "sched/sched_switch",
-                    "next_comm,next_pid,common_cpu",
-                    &values,
-                    hits,
-                    None,
-                ),
-                (
-                    "synthetic/stelia_run",
-                    "comm,pid,common_cpu",
-                    &values,
-                    hits,
-                    Some(hits * 10),
-                ),
-            ],
-        );
+        by_thread(&kernel, "sh", thread, hits, hits * 10);
     }
     let attribution = finish(kernel.system(), &[200, 201].into(), &|| 2).unwrap();
-    assert_eq!(into_attribution(&attribution.tasks), [(2, "sh", 4, Some(40))]);
+    assert_eq!(listed(&attribution.tasks), [(2, "sh", 4, Some(40))]);
     assert_clean(&kernel);
 }
 
@@ -285,7 +265,7 @@ fn a_second_begin_replaces_the_first() {
     switches(&kernel, "after", "4", 1);
     let attribution = finish(kernel.system(), &BTreeSet::new(), &|| 3000).unwrap();
     assert_eq!((attribution.from_us, attribution.cpus.as_str()), (2000, "4"));
-    assert_eq!(into_attribution(&attribution.tasks), [(4, "after", 1, None)]);
+    assert_eq!(listed(&attribution.tasks), [(4, "after", 1, None)]);
     assert_clean(&kernel);
 }
 
@@ -356,7 +336,7 @@ fn without_synthetic_events_all_is_counted_and_nothing_timed() {
     begin(kernel.system(), &target(), &|| 1).unwrap();
     switches(&kernel, "intruder", "2", 5);
     let attribution = finish(kernel.system(), &BTreeSet::new(), &|| 2).unwrap();
-    assert_eq!(into_attribution(&attribution.tasks), [(2, "intruder", 5, None)]);
+    assert_eq!(listed(&attribution.tasks), [(2, "intruder", 5, None)]);
     let begins = [
         "how long tasks ran is not known: write \"s:stelia_run",
         "how long devices' interrupts took is not known: ",

@@ -1,7 +1,9 @@
 //! The examples of `docs/runner.md` and the manifests start the runner as it wants to be started.
 
+use std::collections::BTreeSet;
+
 use clap::Parser;
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::Cli;
 use crate::helpers::spec::parse_file;
@@ -42,115 +44,38 @@ fn every_helpers_file_is_one_the_runner_takes() {
     assert_eq!(parse_file(blocks[0]).unwrap().len(), 3);
 }
 
-/// Anything that may hold a command: a container, a probe, a hook.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Yaml {
-    List(Vec<Yaml>),
-    Map(std::collections::BTreeMap<String, Yaml>),
-    Text(String),
-    Other(serde::de::IgnoredAny),
+fn words(list: &Value) -> Vec<String> {
+    let words = list.as_array().into_iter().flatten();
+    words.map(|word| word.as_str().unwrap().to_owned()).collect()
 }
 
-impl Yaml {
-    fn texts(&self) -> Vec<String> {
-        match self {
-            Yaml::List(list) => list.iter().flat_map(Yaml::texts).collect(),
-            Yaml::Text(text) => vec![text.clone()],
-            other => panic!("{other:?}"),
-        }
-    }
+fn command(of: &Value) -> Vec<String> {
+    [words(&of["command"]), words(&of["args"])].concat()
+}
 
-    fn commands(&self, found: &mut Vec<Vec<String>>) {
-        match self {
-            Yaml::List(list) => list.iter().for_each(|one| one.commands(found)),
-            Yaml::Map(map) => {
-                if let Some(command) = map.get("command") {
-                    let args = map.get("args").map(Yaml::texts).unwrap_or_default();
-                    found.push([command.texts(), args].concat());
-                }
-                map.values().for_each(|one| one.commands(found));
-            }
-            Yaml::Text(_) | Yaml::Other(_) => {}
-        }
+/// The commands of whatever has one: a container, a probe, a hook.
+fn commands(yaml: &Value, found: &mut Vec<Vec<String>>) {
+    if yaml.get("command").is_some() {
+        found.push(command(yaml));
+    }
+    let (list, map) = (yaml.as_array().into_iter().flatten(), yaml.as_object().into_iter());
+    for below in list.chain(map.flat_map(|map| map.values())) {
+        commands(below, found);
     }
 }
 
 #[test]
 fn every_manifest_starts_the_runner_as_it_wants_to_be_started() {
-    let mut commands = Vec::new();
+    let mut found = Vec::new();
     for block in blocks("yaml") {
-        let yaml: Yaml = serde_saphyr::from_str(block).unwrap();
-        yaml.commands(&mut commands);
+        commands(&serde_saphyr::from_str(block).unwrap(), &mut found);
     }
-    assert_eq!(commands.len(), 4, "{commands:?}");
-    commands.iter().for_each(|command| holds(command));
+    assert_eq!(found.len(), 4, "{found:?}");
+    found.iter().for_each(|command| holds(command));
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Manifest {
-    spec: PodSpec,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PodSpec {
-    termination_grace_period_seconds: u64,
-    #[serde(default)]
-    init_containers: Vec<Container>,
-    containers: Vec<Container>,
-    volumes: Vec<Volume>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Container {
-    #[serde(default)]
-    command: Vec<String>,
-    #[serde(default)]
-    args: Vec<String>,
-    startup_probe: Option<Probe>,
-    readiness_probe: Option<Probe>,
-    liveness_probe: Option<Probe>,
-    resources: Resources,
-    volume_mounts: Vec<Volume>,
-}
-
-impl Container {
-    fn words(&self) -> Vec<String> {
-        [self.command.clone(), self.args.clone()].concat()
-    }
-
-    fn probes(&self) -> impl Iterator<Item = &Probe> {
-        [&self.startup_probe, &self.readiness_probe, &self.liveness_probe]
-            .into_iter()
-            .flatten()
-    }
-}
-
-#[derive(Debug, Deserialize)]
-struct Probe {
-    exec: Exec,
-}
-
-#[derive(Debug, Deserialize)]
-struct Exec {
-    command: Vec<String>,
-}
-
-/// A volume, or where one is mounted.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Volume {
-    name: String,
-    mount_path: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Resources {
-    requests: std::collections::BTreeMap<String, String>,
-    limits: std::collections::BTreeMap<String, String>,
+fn list(of: &Value, name: &str) -> Vec<Value> {
+    of[name].as_array().cloned().unwrap_or_default()
 }
 
 #[rstest::rstest]
@@ -163,44 +88,45 @@ struct Resources {
 #[case(include_str!("../../../../packaging/kubernetes/vm-koordinator.yaml"))]
 #[case(include_str!("../../../../packaging/kubernetes/vm-emulated.yaml"))]
 fn the_manifests_are_guaranteed_pods_that_the_runner_and_the_daemon_take(#[case] text: &str) {
-    let Manifest { spec } = serde_saphyr::from_str(text).unwrap();
-    let all = || spec.init_containers.iter().chain(&spec.containers);
-    for container in all() {
-        assert_eq!(container.resources.requests, container.resources.limits);
+    let manifest: Value = serde_saphyr::from_str(text).unwrap();
+    let spec = &manifest["spec"];
+    let (init, own) = (list(spec, "initContainers"), list(spec, "containers"));
+    let all = [&init[..], &own].concat();
+    for container in &all {
+        let resources = &container["resources"];
+        assert!(resources["limits"].is_object());
+        assert_eq!(resources["requests"], resources["limits"]);
     }
-    for init in &spec.init_containers {
+    for init in &init {
         // Without a command it is the runner's own image.
-        if init.command.is_empty() {
-            holds(&[vec!["stelia-runner".to_owned()], init.args.clone()].concat());
+        if init.get("command").is_none() {
+            holds(&[vec!["stelia-runner".to_owned()], words(&init["args"])].concat());
         }
         // Whole CPUs would make it an owner of CPUs.
-        assert!(init.resources.limits["cpu"].ends_with('m'));
+        assert!(init["resources"]["limits"]["cpu"].as_str().unwrap().ends_with('m'));
     }
-    let [vm] = spec.containers.as_slice() else {
-        panic!("{spec:?}")
-    };
-    vm.resources.limits["cpu"].parse::<u32>().unwrap();
-    vm.probes().for_each(|probe| holds(&probe.exec.command));
-    let words = vm.words();
+    let [vm] = own.as_slice() else { panic!("{spec}") };
+    let limits = &vm["resources"]["limits"];
+    limits["cpu"].as_str().unwrap().parse::<u32>().unwrap();
+    let probes = ["startupProbe", "readinessProbe", "livenessProbe"].map(|probe| vm.get(probe));
+    probes
+        .iter()
+        .flatten()
+        .for_each(|probe| holds(&words(&probe["exec"]["command"])));
+    let words = command(vm);
     let options = Cli::try_parse_from(words.iter().map(String::as_str)).unwrap();
     let super::Command::Run(options) = options.command else {
         panic!("{options:?}")
     };
-    assert!(options.common.grace.as_secs() + 5 <= spec.termination_grace_period_seconds);
+    assert!(options.common.grace.as_secs() + 5 <= spec["terminationGracePeriodSeconds"].as_u64().unwrap());
     // The directory is mounted, and not the socket: by the pod, or by the device plugin.
-    let mounts = || all().flat_map(|container| &container.volume_mounts);
-    let is_mounted = vm
-        .volume_mounts
+    let is_mounted = list(vm, "volumeMounts")
         .iter()
-        .any(|mount| mount.mount_path.as_deref() == Some("/run/stelia/runner"));
-    let asks = vm.resources.limits.get("stelia.io/vm").map(String::as_str) == Some("1");
-    assert!(is_mounted != asks);
-    assert!(mounts().all(|mount| spec.volumes.iter().any(|volume| volume.name == mount.name)));
-    assert!(
-        spec.volumes
-            .iter()
-            .all(|volume| mounts().any(|mount| mount.name == volume.name))
-    );
+        .any(|mount| mount["mountPath"] == "/run/stelia/runner");
+    assert!(is_mounted != (limits["stelia.io/vm"] == "1"));
+    let names = |of: Vec<Value>| -> BTreeSet<String> { of.iter().map(|one| one["name"].to_string()).collect() };
+    let mounts = all.iter().flat_map(|container| list(container, "volumeMounts"));
+    assert_eq!(names(mounts.collect()), names(list(spec, "volumes")));
 }
 
 /// Only the one that is for tests does without KVM, and it says what it is.

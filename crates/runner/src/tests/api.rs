@@ -30,38 +30,34 @@ fn bench(daemon: Behaviour, how: &str, args: &str, options: &[&str]) -> Bench {
 }
 
 /// A VMM whose guest runs.
-async fn running(how: &str) -> Bench {
+pub async fn running(how: &str) -> Bench {
     let bench = bench(Behaviour::default(), how, "", &[]);
     bench.logged("guest running").await;
     bench
 }
 
 /// What the fake was sent, without queries. The first requests to pause may come before it has booted.
-fn orders(bench: &Bench) -> Vec<String> {
+pub fn orders(bench: &Bench) -> Vec<String> {
     bench.read("commands").lines().map(ToOwned::to_owned).collect()
 }
 
-fn pause(how: &str) -> &'static str {
-    if how.starts_with("firecracker") {
-        r#"PATCH /vm {"state":"Paused"}"#
-    } else {
-        "PUT /api/v1/vm.pause"
-    }
-}
+/// What pauses the guest, resumes it, and asks it to power down.
+pub const FIRECRACKER: [&str; 3] = [
+    r#"PATCH /vm {"state":"Paused"}"#,
+    r#"PATCH /vm {"state":"Resumed"}"#,
+    r#"PUT /actions {"action_type":"SendCtrlAltDel"}"#,
+];
+pub const CLOUD_HYPERVISOR: [&str; 3] = [
+    "PUT /api/v1/vm.pause",
+    "PUT /api/v1/vm.resume",
+    "PUT /api/v1/vm.power-button",
+];
 
-fn resume(how: &str) -> &'static str {
+fn requests(how: &str) -> [&'static str; 3] {
     if how.starts_with("firecracker") {
-        r#"PATCH /vm {"state":"Resumed"}"#
+        FIRECRACKER
     } else {
-        "PUT /api/v1/vm.resume"
-    }
-}
-
-fn power_button(how: &str) -> &'static str {
-    if how.starts_with("firecracker") {
-        r#"PUT /actions {"action_type":"SendCtrlAltDel"}"#
-    } else {
-        "PUT /api/v1/vm.power-button"
+        CLOUD_HYPERVISOR
     }
 }
 
@@ -77,7 +73,7 @@ async fn a_guest_is_paused_attached_resumed_and_powered_down(
     let mut bench = bench(Behaviour::default(), how, given, &[]);
     bench.logged("guest running").await;
     // Then it was paused, its threads were handed over by their names, and it was resumed
-    assert_eq!(orders(&bench), [pause(how), resume(how)]);
+    assert_eq!(orders(&bench), requests(how)[..2]);
     let args = args.replace("DIR", bench.dir.path().to_str().unwrap());
     assert_eq!(bench.read("given").trim(), args);
     let calls = bench.calls.names();
@@ -98,7 +94,7 @@ async fn a_guest_is_paused_attached_resumed_and_powered_down(
     assert_eq!(state.vcpus.len(), 2);
     // When the pod is terminated, then the guest is asked to end
     assert_eq!(bench.terminated().await, 7);
-    assert_eq!(orders(&bench)[2..], [power_button(how)]);
+    assert_eq!(orders(&bench)[2..], requests(how)[2..]);
     assert_eq!(bench.calls.names().last().unwrap(), "Deregister ''");
 }
 
@@ -112,17 +108,13 @@ async fn one_that_is_booted_by_others_is_paused_when_it_is(#[case] how: &str) {
     let bench = bench(Behaviour::default(), how, "", &["--helper", helper]);
     let state = bench.state(|state| state.guest == "prelaunch").await;
     assert!(state.readiness().is_err());
-    while !bench.dir.path().join("ready").exists() {
-        sleep(Duration::from_millis(20)).await;
-    }
+    bench.until("ready", || bench.dir.path().join("ready").exists()).await;
     bench.write("boot", "");
     bench.logged("guest running").await;
     let orders = orders(&bench);
     let (last, tries) = orders.split_last().unwrap();
-    assert!(
-        last == resume(how) && tries.iter().all(|order| order == pause(how)),
-        "{orders:?}"
-    );
+    let [pause, resume, _] = requests(how);
+    assert!(last == resume && tries.iter().all(|order| order == pause), "{orders:?}");
 }
 
 #[rstest]
@@ -137,19 +129,18 @@ async fn one_that_nobody_configures_is_asked_seldom(#[case] how: &str) {
     let asked = bench.read("asked").lines().count() - before;
     // Every 0.1 s at first. Nobody is asked to pause what is not there.
     assert!(asked <= 35, "{asked}");
-    assert!(!bench.read("asked").contains(pause(how).split(" {").next().unwrap()));
+    assert!(
+        !bench
+            .read("asked")
+            .contains(requests(how)[0].split(" {").next().unwrap())
+    );
 }
 
 #[rstest]
-#[case(true)]
-#[case(false)]
 #[tokio::test]
-async fn a_guest_that_was_shut_down_is_not_ready_until_it_is_booted_again(#[case] require: bool) {
-    let option = if require {
-        "--require-isolation=yes"
-    } else {
-        "--require-isolation=no"
-    };
+async fn a_guest_that_was_shut_down_is_not_ready_until_it_is_booted_again(
+    #[values("--require-isolation=yes", "--require-isolation=no")] option: &str,
+) {
     let bench = bench(Behaviour::default(), "cloud-hypervisor", "", &[option]);
     bench.logged("guest running").await;
     // When another program shuts it down, and Cloud Hypervisor stays
@@ -159,8 +150,7 @@ async fn a_guest_that_was_shut_down_is_not_ready_until_it_is_booted_again(#[case
     assert!(state.liveness().is_ok());
     bench.logged("the guest is shut down").await;
     // Then what becomes of its instance is followed all the same
-    *bench.calls.state.lock().unwrap() = Some("waiting".into());
-    bench.calls.tell.notify_one();
+    bench.becomes(Some("waiting"));
     let state = bench.state(|state| state.isolation == Isolation::Waiting).await;
     let text = state.readiness().unwrap_err();
     assert!(text.starts_with("the guest is shut down"), "{text}");
@@ -173,14 +163,7 @@ async fn a_guest_that_was_shut_down_is_not_ready_until_it_is_booted_again(#[case
     assert!(!log.contains("debug-threads") && !log.contains("still trying"), "{log}");
     // When it is booted again
     *bench.calls.state.lock().unwrap() = None;
-    let attaches = || {
-        bench
-            .calls
-            .names()
-            .iter()
-            .filter(|call| call.starts_with("AttachVcpus"))
-            .count()
-    };
+    let attaches = || bench.calls.names().join("\n").matches("AttachVcpus").count();
     assert_eq!(attaches(), 1);
     bench.write("boot", "");
     // Then its new threads are attached
@@ -201,40 +184,26 @@ async fn one_that_is_shut_down_before_its_release_is_held_again_when_it_boots() 
     bench.state(|state| state.guest == "shutdown").await;
     bench.write("boot", "");
     bench.logged("guest running").await;
-    assert_eq!(orders(&bench), [pause(how), pause(how), resume(how)]);
+    let [pause, resume, _] = CLOUD_HYPERVISOR;
+    assert_eq!(orders(&bench), [pause, pause, resume]);
 }
 
+/// A restored guest did not run and is resumed; half an answer to the pause hides no window; one that cannot be paused is attached while it
+/// runs.
 #[rstest]
-#[case("cloud-hypervisor restored")]
-#[case("firecracker restored")]
 #[tokio::test]
-async fn a_restored_guest_did_not_run_and_is_resumed(#[case] how: &str) {
-    let bench = running(how).await;
+async fn whether_a_guest_ran_before_its_threads_were_attached_is_in_the_state(
+    #[values("cloud-hypervisor", "firecracker")] kind: &str,
+    #[values("restored", "half", "unpausable")] how: &str,
+) {
+    let bench = running(&format!("{kind} {how}")).await;
     let state = bench.state(|state| state.guest == "running").await;
-    assert_eq!((state.paused_start, state.window), (true, None));
-}
-
-#[rstest]
-#[case("cloud-hypervisor half")]
-#[case("firecracker half")]
-#[tokio::test]
-async fn half_an_answer_to_the_pause_hides_no_window(#[case] how: &str) {
-    let bench = running(how).await;
-    let state = bench.state(|state| state.guest == "running").await;
-    assert!(!state.paused_start && state.window.is_some(), "{state:?}");
-}
-
-#[rstest]
-#[case("cloud-hypervisor unpausable")]
-#[case("firecracker unpausable")]
-#[tokio::test]
-async fn one_that_cannot_be_paused_is_attached_while_it_runs(#[case] how: &str) {
-    let bench = bench(Behaviour::default(), how, "", &[]);
-    bench.logged("the guest cannot be paused").await;
-    bench.logged("guest running").await;
-    let state = bench.state(|state| state.guest == "running").await;
-    assert!(!state.paused_start && state.window.is_some(), "{state:?}");
-    assert!(!orders(&bench).contains(&resume(how).to_owned()));
+    let never_ran = how == "restored";
+    assert_eq!((state.paused_start, state.window.is_none()), (never_ran, never_ran));
+    let (log, resume) = (bench.read("log"), requests(kind)[1].to_owned());
+    let is_unpausable = how == "unpausable";
+    assert_eq!(log.contains("the guest cannot be paused"), is_unpausable, "{log}");
+    assert_eq!(orders(&bench).contains(&resume), !is_unpausable);
 }
 
 #[rstest]
@@ -244,11 +213,11 @@ async fn one_that_cannot_be_paused_is_attached_while_it_runs(#[case] how: &str) 
 async fn without_isolation_it_stays_paused_and_is_told_to_quit(#[case] how: &str, #[case] code: i32) {
     let mut bench = bench(Behaviour::failing(99), how, "", &[]);
     bench.logged("the guest stays paused").await;
-    assert_eq!(orders(&bench), [pause(how)]);
+    assert_eq!(orders(&bench), requests(how)[..1]);
     bench.signal(Signal::TERM);
     // Firecracker has no command for that: SIGTERM.
     assert_eq!(bench.exit_code().await, code);
-    assert!(!orders(&bench).contains(&power_button(how).to_owned()));
+    assert!(!orders(&bench).contains(&requests(how)[2].to_owned()));
 }
 
 #[tokio::test]
@@ -265,11 +234,7 @@ async fn after_a_reboot_the_new_threads_are_attached() {
     let bench = running("cloud-hypervisor").await;
     let first = bench.calls.names()[1].clone();
     bench.write("reboot", "");
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while bench.calls.names().len() < 3 {
-        assert!(Instant::now() < deadline, "{}", bench.read("log"));
-        sleep(Duration::from_millis(20)).await;
-    }
+    bench.until("attached again", || bench.calls.names().len() > 2).await;
     let again = bench.calls.names()[2].clone();
     assert!(again.starts_with("AttachVcpus 0:") && again != first, "{first} {again}");
 }
@@ -336,9 +301,7 @@ async fn a_vmm_has_its_descriptors_and_a_helper_has_not() {
         .filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
         .collect();
     assert!(!own.contains(&disk.clone().into()), "{own:?}");
-    while !bench.read("helper").contains("/proc/") {
-        sleep(Duration::from_millis(20)).await;
-    }
+    bench.until("looked", || bench.read("helper").contains("/proc/")).await;
     assert!(!bench.read("helper").contains(&disk), "{}", bench.read("helper"));
     assert_eq!(bench.terminated().await, 7);
 }

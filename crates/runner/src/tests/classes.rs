@@ -5,22 +5,19 @@ use stelia_koordinator::allocator::Qos;
 use super::*;
 use crate::state::Isolation;
 
-fn of_class(qos: &'static str, state: &'static str) -> Behaviour {
-    Behaviour {
+fn of_class(qos: &'static str, state: &'static str) -> Option<Behaviour> {
+    Some(Behaviour {
         qos: Some(qos),
-        state,
+        state: Some(state),
         ..Behaviour::default()
-    }
+    })
 }
 
 #[tokio::test]
 async fn an_ls_instance_is_whole_on_the_shared_pool() {
     // Given a VM that requests nothing but the shared pool
-    let mut bench = Bench::of(Setup {
-        daemon: Some(of_class("LS", "shared")),
-        options: &["--qos", "LS", "--cpu-bind-policy=ConstrainedBurst", "--cpu-limit=2500m"],
-        ..Setup::default()
-    });
+    let options = ["--qos", "LS", "--cpu-bind-policy=ConstrainedBurst", "--cpu-limit=2500m"];
+    let mut bench = Bench::under(of_class("LS", "shared"), &options, &[]);
     // Then its guest runs, though nothing is pinned, and it is not reported as degraded
     bench.logged("guest running").await;
     bench.logged("LS, on the shared pool: vcpu 0 -> not pinned").await;
@@ -32,11 +29,9 @@ async fn an_ls_instance_is_whole_on_the_shared_pool() {
     assert_eq!(state.vcpus, [(0, 100, None), (1, 101, None)]);
     assert!(!bench.read("log").contains("DEGRADED"));
     // When the pool changes, the runner asks the daemon and changes nothing
-    *bench.calls.state.lock().unwrap() = Some("releasing".into());
-    bench.calls.tell.notify_one();
+    bench.becomes(Some("releasing"));
     bench.state(|state| state.isolation == Isolation::Waiting).await;
-    *bench.calls.state.lock().unwrap() = None;
-    bench.calls.tell.notify_one();
+    bench.becomes(None);
     let state = bench.state(|state| state.isolation == Isolation::Shared).await;
     assert!(state.readiness().is_ok());
     assert_eq!(bench.terminated().await, 7);
@@ -45,7 +40,7 @@ async fn an_ls_instance_is_whole_on_the_shared_pool() {
 
 #[tokio::test]
 async fn the_class_is_the_daemons_word_and_need_not_be_asked_for() {
-    let bench = Bench::new(Some(of_class("BE", "shared")), "", "");
+    let bench = Bench::new(of_class("BE", "shared"), "", "");
     let state = bench.state(|state| state.guest == "running").await;
     assert_eq!(bench.calls.names()[0], "RegisterInstance '' '2-3'");
     assert_eq!(state.readiness(), Ok("BE, on the BE shared pool".into()));
@@ -56,7 +51,7 @@ async fn a_class_with_cpus_of_its_own_does_not_run_without_them() {
     for qos in [Some("LSE"), None] {
         let behaviour = Behaviour {
             qos,
-            state: "waiting",
+            state: Some("waiting"),
             ..Behaviour::default()
         };
         let bench = Bench::new(Some(behaviour), "", "");
@@ -70,11 +65,7 @@ async fn a_class_with_cpus_of_its_own_does_not_run_without_them() {
 
 #[tokio::test]
 async fn an_lsr_instance_is_contained_and_says_its_class() {
-    let bench = Bench::of(Setup {
-        daemon: Some(of_class("LSR", "pinned")),
-        options: &["--qos=LSR", "--cpus=2"],
-        ..Setup::default()
-    });
+    let bench = Bench::under(of_class("LSR", "pinned"), &["--qos=LSR", "--cpus=2"], &[]);
     let state = bench.state(|state| state.guest == "running").await;
     assert_eq!(bench.calls.names()[0], "RegisterInstance '' '2-3' cpus=2 qos=LSR");
     assert_eq!(state.readiness(), Ok("pinned".into()));
@@ -85,14 +76,11 @@ async fn an_lsr_instance_is_contained_and_says_its_class() {
 #[tokio::test]
 async fn a_registration_that_is_made_late_asks_for_the_same() {
     // Given no daemon
-    let bench = Bench::of(Setup {
-        options: &["--require-isolation=no", "--qos=LS"],
-        ..Setup::default()
-    });
+    let bench = Bench::under(None, &["--require-isolation=no", "--qos=LS"], &[]);
     bench.logged("will run DEGRADED").await;
     // When there is one
     let socket = bench.dir.path().join("socket");
-    fakes::daemon(&socket, of_class("LS", "shared"), bench.calls.clone());
+    fakes::daemon(&socket, of_class("LS", "shared").unwrap(), bench.calls.clone());
     // Then it reports the class
     let is_told = |state: &RunnerState| state.isolation == Isolation::Shared && state.guest == "running";
     let state = bench.state(is_told).await;
@@ -104,15 +92,11 @@ const ANNOTATIONS: &[&str] = &["--resource-spec", "DIR/spec", "--resource-status
 
 #[tokio::test]
 async fn what_the_pods_annotations_say_is_asked_for() {
-    let bench = Bench::of(Setup {
-        daemon: Some(of_class("LSE", "isolated")),
-        options: ANNOTATIONS,
-        files: &[
-            ("spec", r#"{"requiredCPUBindPolicy":"FullPCPUs"}"#),
-            ("status", r#"{"cpuset":"2-3","numaNodeResources":[{"node":0}]}"#),
-        ],
-        ..Setup::default()
-    });
+    let files = [
+        ("spec", r#"{"requiredCPUBindPolicy":"FullPCPUs"}"#),
+        ("status", r#"{"cpuset":"2-3","numaNodeResources":[{"node":0}]}"#),
+    ];
+    let bench = Bench::under(of_class("LSE", "isolated"), ANNOTATIONS, &files);
     bench.state(|state| state.guest == "running").await;
     let asked = " required-cpu-bind-policy=FullPCPUs scheduled-cpuset=2-3 scheduled-numa-nodes=0";
     assert_eq!(bench.calls.names()[0], format!("RegisterInstance '' '2-3'{asked}"));
@@ -120,20 +104,17 @@ async fn what_the_pods_annotations_say_is_asked_for() {
 
 #[tokio::test]
 async fn annotations_that_are_not_there_ask_nothing_and_one_that_is_not_understood_starts_nothing() {
-    let bench = Bench::of(Setup {
-        daemon: Some(of_class("LSE", "isolated")),
-        options: ANNOTATIONS,
-        files: &[("spec", ""), ("status", "")],
-        ..Setup::default()
-    });
+    let with = |status| {
+        Bench::under(
+            of_class("LSE", "isolated"),
+            ANNOTATIONS,
+            &[("spec", ""), ("status", status)],
+        )
+    };
+    let bench = with("");
     bench.state(|state| state.guest == "running").await;
     assert_eq!(bench.calls.names()[0], "RegisterInstance '' '2-3'");
-    let mut bench = Bench::of(Setup {
-        daemon: Some(of_class("LSE", "isolated")),
-        options: ANNOTATIONS,
-        files: &[("spec", ""), ("status", r#"{"cpuset":"3-2"}"#)],
-        ..Setup::default()
-    });
+    let mut bench = with(r#"{"cpuset":"3-2"}"#);
     assert_eq!(bench.exit_code().await, i32::from(crate::exit_codes::RUNNER));
     bench.logged("read the resource-status in ").await;
     assert_eq!(bench.calls.names(), [""; 0]);

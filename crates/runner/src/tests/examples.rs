@@ -72,13 +72,7 @@ async fn the_guest_runs_once_its_vcpus_are_isolated_and_powers_down_on_sigterm(
 ) {
     let mut bench = bench(language, Behaviour::default());
     bench.logged("guest running, isolated").await;
-    assert_eq!(
-        bench.calls.names(),
-        [
-            "RegisterInstance '' ''",
-            "AttachVcpus 0:7000:core-id=0 1:7001:core-id=1"
-        ]
-    );
+    assert_eq!(bench.calls.names(), [REGISTER, ATTACH]);
     assert_eq!(bench.orders(), "cont");
     let given = bench.read("given");
     assert!(given.starts_with("-S -qmp unix:"), "{given}");
@@ -91,18 +85,14 @@ async fn the_guest_runs_once_its_vcpus_are_isolated_and_powers_down_on_sigterm(
 #[rstest]
 #[tokio::test]
 async fn without_isolation_no_guest_runs(#[values(Language::Python, Language::Go)] language: Language) {
-    let refusing = Behaviour {
-        refuse: true,
-        ..Behaviour::default()
-    };
-    let mut refused = bench(language, refusing);
+    let mut refused = bench(language, Behaviour::refusing());
     assert_eq!(refused.exit_code().await, i32::from(crate::exit_codes::REFUSED));
     let log = refused.read("log");
     assert!(log.contains("pod x has no exclusive CPUs"), "{log}");
     assert!(!refused.dir.path().join("commands").exists());
 
     let floating = Behaviour {
-        state: "waiting",
+        state: Some("waiting"),
         ..Behaviour::default()
     };
     let mut bench = bench(language, floating);

@@ -16,7 +16,7 @@ const INSTANCE: &str = "/io/stelia/Isolation1/instance/x";
 type Options = HashMap<String, OwnedVariant>;
 
 /// How the daemon behaves.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Behaviour {
     /// RegisterInstance fails.
     pub refuse: bool,
@@ -26,26 +26,24 @@ pub struct Behaviour {
     pub failing_attaches: usize,
     /// During how many AttachVcpus the daemon restarts.
     pub lost_attaches: usize,
-    /// The property after AttachVcpus.
-    pub state: &'static str,
+    /// The property after AttachVcpus; `None`: `isolated`.
+    pub state: Option<&'static str>,
     /// The property Qos; `None`: kubelet chose the CPUs.
     pub qos: Option<&'static str>,
 }
 
-impl Default for Behaviour {
-    fn default() -> Behaviour {
+impl Behaviour {
+    fn state(&self) -> &'static str {
+        self.state.unwrap_or("isolated")
+    }
+
+    pub fn refusing() -> Behaviour {
         Behaviour {
-            refuse: false,
-            busy: 0,
-            failing_attaches: 0,
-            lost_attaches: 0,
-            state: "isolated",
-            qos: None,
+            refuse: true,
+            ..Behaviour::default()
         }
     }
-}
 
-impl Behaviour {
     /// So many AttachVcpus fail first.
     pub fn failing(failing_attaches: usize) -> Behaviour {
         Behaviour {
@@ -149,7 +147,7 @@ impl Manager {
 
     fn list_instances(&self) -> Vec<(String, String, OwnedObjectPath, String, String)> {
         let state = self.1.state.lock().unwrap().clone();
-        let state = state.unwrap_or_else(|| self.0.state.to_owned());
+        let state = state.unwrap_or_else(|| self.0.state().to_owned());
         let row = (
             "x".into(),
             "c".into(),
@@ -246,7 +244,7 @@ impl Instance {
 
     #[zbus(property)]
     fn state(&self) -> &str {
-        self.0.state
+        self.0.state()
     }
 }
 
@@ -334,8 +332,8 @@ pub fn qemu(dir: &Path) {
                 answer["return"] = serde_json::json!({"unheard": [null, -1]});
             }
             // An unknown event before the answer: QEMU sends events at any time.
-            let event = r#"{"event":"NEW_IN_QEMU_99","data":{},"timestamp":{"seconds":1,"microseconds":1}}"#;
-            if stream.write_all(format!("{event}\n{answer}\n").as_bytes()).is_err() {
+            let unknown = event("NEW_IN_QEMU_99");
+            if stream.write_all(format!("{unknown}\n{answer}\n").as_bytes()).is_err() {
                 break;
             }
             let told = if is_refused {
@@ -344,17 +342,13 @@ pub fn qemu(dir: &Path) {
                 obey(dir, command, &message["arguments"])
             };
             if let Some(name) = told {
-                let _ = writeln!(
-                    stream,
-                    r#"{{"event":"{name}","data":{{}},"timestamp":{{"seconds":1,"microseconds":1}}}}"#
-                );
+                let _ = writeln!(stream, "{}", event(name));
             }
             match command {
                 "cont" => status = "running",
                 "stop" if status == "running" => status = "paused",
                 "device_del" if !is_refused && !dir.join("keeps-vcpus").exists() => {
-                    let event = r#"{"event":"DEVICE_DELETED","data":{},"timestamp":{"seconds":1,"microseconds":1}}"#;
-                    let _ = writeln!(stream, "{event}");
+                    let _ = writeln!(stream, "{}", event("DEVICE_DELETED"));
                 }
                 "system_powerdown" if how != "deaf" => std::process::exit(7),
                 "quit" if how != "deaf" => std::process::exit(3),
@@ -362,6 +356,10 @@ pub fn qemu(dir: &Path) {
             }
         }
     }
+}
+
+fn event(name: &str) -> serde_json::Value {
+    serde_json::json!({"event": name, "data": {}, "timestamp": {"seconds": 1, "microseconds": 1}})
 }
 
 fn answer(dir: &Path, command: &str, status: &str) -> serde_json::Value {
@@ -469,8 +467,7 @@ fn events(mut stream: std::os::unix::net::UnixStream, file: &Path) {
         if let Ok(name) = std::fs::read_to_string(file)
             && !name.is_empty()
         {
-            let said = writeln!(stream, r#"{{"event":"{}","data":{{}},"timestamp":{{}}}}"#, name.trim());
-            if said.is_err() {
+            if writeln!(stream, "{}", event(name.trim())).is_err() {
                 return;
             }
             let _ = std::fs::remove_file(file);

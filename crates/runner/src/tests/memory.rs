@@ -103,8 +103,7 @@ async fn without_the_option_nobody_is_asked() {
     let bench = running(&[], &[("memory-devices", VIRTIO_MEM), ("slots", "3")]).await;
     bench.limit(4096);
     // What came with the same signal was seen.
-    *bench.calls.cpus.lock().unwrap() = "2-4".into();
-    bench.calls.tell.notify_one();
+    bench.give("2-4");
     bench
         .state(|state| state.resize.is_some_and(|last| last.outcome == ResizeOutcome::Done))
         .await;

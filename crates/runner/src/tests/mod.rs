@@ -122,8 +122,13 @@ impl Bench {
 
     /// A runner with these options beside these files.
     fn with(options: &[&str], files: &[(&str, &str)]) -> Bench {
+        Bench::under(Some(Behaviour::default()), options, files)
+    }
+
+    /// The same with this daemon, or without one.
+    fn under(daemon: Option<Behaviour>, options: &[&str], files: &[(&str, &str)]) -> Bench {
         Bench::of(Setup {
-            daemon: Some(Behaviour::default()),
+            daemon,
             options,
             files,
             ..Setup::default()
@@ -159,7 +164,7 @@ impl Bench {
 
     /// The runner's state, once `so` is true of it.
     async fn state(&self, so: impl Fn(&RunnerState) -> bool) -> RunnerState {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let told = UnixStream::connect(self.dir.path().join(SOCKET))
                 .ok()
@@ -187,11 +192,34 @@ impl Bench {
     }
 
     async fn logged(&self, text: &str) {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while !self.read("log").contains(text) {
-            assert!(Instant::now() < deadline, "never logged {text:?}: {}", self.read("log"));
+        self.until(text, || self.read("log").contains(text)).await;
+    }
+
+    /// Waits until this is so.
+    async fn until(&self, what: &str, so: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !so() {
+            let (log, orders, calls) = (self.read("log"), self.orders(), self.calls.names());
+            assert!(Instant::now() < deadline, "never {what:?}: {orders} {calls:?} {log}");
             sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// A process ends.
+    async fn dies(&self, pid: i32) {
+        self.until("dead", || !alive(pid)).await;
+    }
+
+    /// The daemon says that the instance has another state; empty: there is none any more; `None`: that of its behaviour.
+    fn becomes(&self, state: Option<&str>) {
+        *self.calls.state.lock().unwrap() = state.map(str::to_owned);
+        self.calls.tell.notify_one();
+    }
+
+    /// The daemon says that the instance has other CPUs.
+    fn give(&self, cpus: &str) {
+        *self.calls.cpus.lock().unwrap() = cpus.into();
+        self.calls.tell.notify_one();
     }
 
     /// The pod is terminated. Returns the exit code.
@@ -205,7 +233,7 @@ impl Bench {
     }
 
     async fn exit_code(&mut self) -> i32 {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             if let Some(status) = self.runner.try_wait().unwrap() {
                 return status.code().unwrap();

@@ -20,21 +20,15 @@ async fn where_isolation_is_required_the_guest_stays_paused_and_is_not_ready() {
 #[tokio::test]
 async fn where_it_is_not_the_guest_runs_degraded_and_is_isolated_when_the_daemon_comes() {
     // Given no daemon
-    let mut bench = Bench::of(Setup {
-        options: &["--require-isolation=no"],
-        ..Setup::default()
-    });
+    let mut bench = Bench::under(None, &["--require-isolation=no"], &[]);
     bench.logged("will run DEGRADED").await;
     bench.logged("guest running").await;
     let state = bench.state(|state| state.guest == "running").await;
     assert_eq!(state.isolation, Isolation::None);
     assert!(state.readiness().unwrap().starts_with("degraded, not isolated"));
     // When there is one
-    fakes::daemon(
-        &bench.dir.path().join("socket"),
-        Behaviour::default(),
-        bench.calls.clone(),
-    );
+    let socket = bench.dir.path().join("socket");
+    fakes::daemon(&socket, Behaviour::default(), bench.calls.clone());
     // Then the running guest is registered and attached, once
     let state = bench.state(|state| state.isolation.is_as_promised()).await;
     assert_eq!(state.readiness(), Ok("isolated".into()));
@@ -45,14 +39,7 @@ async fn where_it_is_not_the_guest_runs_degraded_and_is_isolated_when_the_daemon
 
 #[tokio::test]
 async fn a_refused_guest_may_run_degraded_too() {
-    let bench = Bench::of(Setup {
-        daemon: Some(Behaviour {
-            refuse: true,
-            ..Behaviour::default()
-        }),
-        options: &["--require-isolation=no"],
-        ..Setup::default()
-    });
+    let bench = Bench::under(Some(Behaviour::refusing()), &["--require-isolation=no"], &[]);
     bench.logged("guest running").await;
     let state = bench.state(|state| state.guest == "running").await;
     assert!(state.readiness().unwrap().contains("NotGuaranteed"));
@@ -81,12 +68,10 @@ async fn a_daemon_that_comes_back_is_told_nothing_it_knows() {
 #[tokio::test]
 async fn an_evicted_guest_runs_on_and_is_not_ready_until_it_is_isolated_again() {
     let bench = Bench::running("").await;
-    *bench.calls.state.lock().unwrap() = Some("waiting".into());
-    bench.calls.tell.notify_one();
+    bench.becomes(Some("waiting"));
     let state = bench.state(|state| state.isolation == Isolation::Waiting).await;
     assert!(state.readiness().unwrap_err().contains("CPU 2 was given"));
-    *bench.calls.state.lock().unwrap() = Some("isolated".into());
-    bench.calls.tell.notify_one();
+    bench.becomes(Some("isolated"));
     let state = bench.state(|state| state.isolation.is_as_promised()).await;
     assert_eq!(state.readiness(), Ok("isolated".into()));
     assert_eq!(bench.orders(), "cont");
@@ -95,8 +80,7 @@ async fn an_evicted_guest_runs_on_and_is_not_ready_until_it_is_isolated_again() 
 #[tokio::test]
 async fn an_instance_that_an_administrator_deregistered_is_not_registered_anew() {
     let mut bench = Bench::running("").await;
-    *bench.calls.state.lock().unwrap() = Some(String::new());
-    bench.calls.tell.notify_one();
+    bench.becomes(Some(""));
     let state = bench.state(|state| state.isolation == Isolation::Deregistered).await;
     assert!(state.readiness().unwrap_err().contains("deregistered"));
     // Not even when its threads change.

@@ -11,9 +11,10 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixListener;
 use tokio::time::{Instant, sleep};
 
+use super::Bench;
+use super::api::{self, CLOUD_HYPERVISOR};
 use super::attach::{attached, qemu};
 use super::fakes::Behaviour;
-use super::{Bench, Setup};
 use crate::pause_mark::PauseMark;
 use crate::resize::ResizeOutcome;
 use crate::state::Isolation;
@@ -34,16 +35,10 @@ fn unplug(core: u32) -> String {
 }
 
 impl Bench {
-    /// The daemon says that the instance has other CPUs.
-    async fn give(&self, cpus: &str) {
-        *self.calls.cpus.lock().unwrap() = cpus.into();
-        self.calls.tell.notify_one();
-    }
-
     /// The daemon gives CPUs, and takes its time when the new vCPUs are handed over.
     async fn holds(&self, cpus: &str, vcpu: &str) {
         self.calls.hangs.store(true, Ordering::Relaxed);
-        self.give(cpus).await;
+        self.give(cpus);
         self.is_attached(vcpu).await;
     }
 
@@ -63,24 +58,15 @@ impl Bench {
     }
 
     async fn ordered(&self, orders: &[&str]) {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while self.orders() != orders.join(" ") {
-            assert!(Instant::now() < deadline, "{}: {}", self.orders(), self.read("log"));
-            sleep(Duration::from_millis(20)).await;
-        }
+        let orders = orders.join(" ");
+        self.until(&orders, || self.orders() == orders).await;
     }
 
     async fn is_attached(&self, text: &str) {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while !self.calls.names().last().is_some_and(|name| name.contains(text)) {
-            assert!(
-                Instant::now() < deadline,
-                "{:?}: {}",
-                self.calls.names(),
-                self.read("log")
-            );
-            sleep(Duration::from_millis(20)).await;
-        }
+        self.until(text, || {
+            self.calls.names().last().is_some_and(|name| name.contains(text))
+        })
+        .await;
     }
 }
 
@@ -101,7 +87,7 @@ async fn new_vcpus_are_attached_while_the_guest_is_paused() {
     let grown = [&grown[..], &["cont"]].concat();
     bench.ordered(&grown).await;
     // And given up again, while it runs.
-    bench.give("2-3").await;
+    bench.give("2-3");
     bench.resized(2, ResizeOutcome::Done).await;
     assert_eq!(
         bench.orders(),
@@ -130,48 +116,32 @@ async fn a_daemon_that_restarts_meanwhile_pins_new_vcpus_before_they_run() {
     );
 }
 
+/// The second is as arm64's machine type `virt`: "The feature 'query-hotpluggable-cpus' is not enabled" (QEMU 7.2).
+#[rstest]
+#[case::no_slot(&[("slots", "2")], "no free slot", false, 2)]
+#[case::machine_type(&[("slots", "4"), ("refuses", "query-hotpluggable-cpus")], "this machine type plugs no vCPUs", false, 2)]
+#[case::too_few_slots(&[("slots", "3")], "the VM has 3 vCPUs now, 2 before", true, 3)]
+#[case::refuses_the_first(&[("slots", "4"), ("refuses", "device_add")], "", true, 2)]
 #[tokio::test]
-async fn a_vm_without_slots_keeps_its_vcpus_says_why_and_is_not_paused() {
-    let bench = running(&[("slots", "2")]).await;
-    bench.give("2-5").await;
+async fn a_vm_that_cannot_have_all_vcpus_says_why_uses_its_slots_and_runs(
+    #[case] files: &[(&str, &str)],
+    #[case] text: &str,
+    #[case] is_tried: bool,
+    #[case] vcpus: usize,
+) {
+    let bench = running(files).await;
+    bench.give("2-5");
     bench.resized(4, ResizeOutcome::Impossible).await;
-    bench.logged("no free slot").await;
-    assert_eq!(bench.orders(), "cont");
-}
-
-/// As arm64's machine type `virt`: "The feature 'query-hotpluggable-cpus' is not enabled" (QEMU 7.2).
-#[tokio::test]
-async fn a_machine_type_that_plugs_no_vcpus_is_not_blamed_on_maxcpus() {
-    let bench = running(&[("slots", "4"), ("refuses", "query-hotpluggable-cpus")]).await;
-    bench.give("2-5").await;
-    bench.resized(4, ResizeOutcome::Impossible).await;
-    bench.logged("this machine type plugs no vCPUs").await;
-    assert_eq!(bench.orders(), "cont");
-}
-
-#[tokio::test]
-async fn a_vm_with_too_few_slots_uses_those_that_it_has() {
-    let bench = running(&[("slots", "3")]).await;
-    bench.give("2-5").await;
-    bench.resized(4, ResizeOutcome::Impossible).await;
-    bench.logged("the VM has 3 vCPUs now, 2 before").await;
-    assert_eq!(bench.orders(), ["cont", "stop", &plug(2), "cont"].join(" "));
-    assert_eq!(bench.state(|state| state.guest == "running").await.vcpus.len(), 3);
-}
-
-#[tokio::test]
-async fn a_machine_that_refuses_the_first_vcpu_leaves_the_guest_running() {
-    let bench = running(&[("slots", "4"), ("refuses", "device_add")]).await;
-    bench.give("2-5").await;
-    bench.resized(4, ResizeOutcome::Impossible).await;
-    bench.ordered(&["cont", "stop", &plug(2), "cont"]).await;
-    bench.state(|state| state.guest == "running").await;
+    bench.logged(text).await;
+    let tried = ["cont", "stop", &plug(2), "cont"];
+    bench.ordered(if is_tried { &tried } else { &tried[..1] }).await;
+    assert_eq!(bench.state(|state| state.guest == "running").await.vcpus.len(), vcpus);
 }
 
 #[tokio::test]
 async fn what_was_plugged_before_a_refusal_is_attached() {
     let bench = running(&[("slots", "4"), ("refuses", "device_add\n1")]).await;
-    bench.give("2-5").await;
+    bench.give("2-5");
     bench.resized(4, ResizeOutcome::Impossible).await;
     let tried = ["cont", "stop", &plug(2), &plug(3), "cont"];
     bench.ordered(&[&tried[..], &["stop", &plug(3), "cont"]].concat()).await;
@@ -182,7 +152,7 @@ async fn what_was_plugged_before_a_refusal_is_attached() {
 #[tokio::test]
 async fn a_vmm_that_dies_at_a_plug_ends_the_runner() {
     let mut bench = running(&[("slots", "4"), ("dies", "device_add")]).await;
-    bench.give("2-5").await;
+    bench.give("2-5");
     assert_eq!(bench.exit_code().await, 9);
 }
 
@@ -192,10 +162,10 @@ async fn a_guest_that_another_program_paused_stays_paused() {
     bench.write("run-state", "paused");
     bench.state(|state| state.guest == "paused").await;
     // It cannot give up a vCPU, and is not asked.
-    bench.give("2").await;
+    bench.give("2");
     sleep(Duration::from_millis(500)).await;
     assert_eq!(bench.orders(), "cont");
-    bench.give("2-4").await;
+    bench.give("2-4");
     bench.resized(3, ResizeOutcome::Done).await;
     bench.ordered(&["cont", &plug(2)]).await;
     sleep(Duration::from_millis(300)).await;
@@ -214,7 +184,7 @@ async fn a_guest_that_migrated_away_while_it_was_paused_is_not_continued() {
     bench.resized(3, ResizeOutcome::Done).await;
     assert_eq!(bench.orders(), ["cont", "stop", &plug(2)].join(" "));
     // And it is asked for nothing.
-    bench.give("2").await;
+    bench.give("2");
     sleep(Duration::from_millis(500)).await;
     assert_eq!(bench.orders(), ["cont", "stop", &plug(2)].join(" "));
     assert!(!PauseMark::exists(bench.dir.path()));
@@ -297,13 +267,13 @@ async fn a_guest_that_is_paused_for_its_vcpus_powers_down() {
 #[tokio::test]
 async fn a_guest_that_refuses_is_asked_until_the_deadline_and_believed_when_it_answers_late() {
     let bench = running(&[("slots", "2"), ("keeps-vcpus", "")]).await;
-    bench.give("2").await;
+    bench.give("2");
     bench.resized(1, ResizeOutcome::Refused).await;
     let orders = bench.orders();
     let requests = orders.strip_prefix("cont ").unwrap();
     assert!(requests.split(' ').all(|request| request == unplug(1)), "{orders}");
     assert!(requests.contains(' '), "it was booting, perhaps: {orders}");
-    bench.give("2").await;
+    bench.give("2");
     sleep(Duration::from_millis(2500)).await;
     assert_eq!(bench.orders(), orders, "not after the deadline");
     bench.write("vcpus", "1");
@@ -315,9 +285,9 @@ async fn a_guest_that_refuses_is_asked_until_the_deadline_and_believed_when_it_a
 #[tokio::test]
 async fn cpus_that_come_back_while_the_guest_gives_up_its_vcpus_are_used_again() {
     let bench = running(&[("slots", "2"), ("keeps-vcpus", "")]).await;
-    bench.give("2").await;
+    bench.give("2");
     bench.resized(1, ResizeOutcome::Requested).await;
-    bench.give("2-3").await;
+    bench.give("2-3");
     sleep(Duration::from_millis(300)).await;
     std::fs::remove_file(bench.dir.path().join("keeps-vcpus")).unwrap();
     bench.write("vcpus", "1");
@@ -329,11 +299,7 @@ async fn cpus_that_come_back_while_the_guest_gives_up_its_vcpus_are_used_again()
 /// The daemon refuses a thread that has ended.
 #[tokio::test]
 async fn vcpus_that_are_unplugged_while_they_are_attached_are_no_failure() {
-    let bench = Bench::of(Setup {
-        daemon: Some(Behaviour::failing(1)),
-        files: &[("slots", "3"), ("vcpus", "3")],
-        ..Setup::default()
-    });
+    let bench = Bench::under(Some(Behaviour::failing(1)), &[], &[("slots", "3"), ("vcpus", "3")]);
     bench.calls.hangs.store(true, Ordering::Relaxed);
     bench.is_attached(" 2:7002:").await;
     bench.write("vcpus", "2");
@@ -348,7 +314,7 @@ async fn vcpus_are_given_up_before_their_cpus_go() {
     let bench = Bench::with(&[], &[("slots", "3"), ("vcpus", "3")]);
     *bench.calls.pending.lock().unwrap() = Some((0, 0, 0));
     bench.logged("guest running").await;
-    bench.give("2-4").await;
+    bench.give("2-4");
     bench.announce(3, 1, u64::MAX).await;
     bench.resized(1, ResizeOutcome::Done).await;
     bench.logged("the VM is to lose 2 CPUs").await;
@@ -358,7 +324,7 @@ async fn vcpus_are_given_up_before_their_cpus_go() {
     assert_eq!(bench.orders(), given_up.join(" "));
     // Then the CPUs go, and nothing is left to do.
     *bench.calls.pending.lock().unwrap() = Some((0, 0, 0));
-    bench.give("2").await;
+    bench.give("2");
     sleep(Duration::from_millis(500)).await;
     assert_eq!(bench.orders(), given_up.join(" "));
 }
@@ -387,7 +353,7 @@ async fn at_the_daemons_deadline_a_guest_has_refused() {
 async fn with_resize_no_nothing_is_plugged() {
     let bench = Bench::with(&["--resize=no"], &[("slots", "4")]);
     bench.logged("guest running").await;
-    bench.give("2-5").await;
+    bench.give("2-5");
     bench.announce(4, 1, u64::MAX).await;
     sleep(Duration::from_millis(500)).await;
     assert_eq!(bench.orders(), "cont");
@@ -440,7 +406,7 @@ async fn a_guest_agent_is_asked_first_and_takes_back_what_stays() {
     let bench = Bench::with(&["--guest-agent", "DIR/agent"], &files);
     let asked = agent(&bench, vec![true; 3]);
     bench.logged("guest running").await;
-    bench.give("2-4").await;
+    bench.give("2-4");
     bench.announce(3, 1, 1).await;
     bench.logged("the guest took 2 of 2 vCPUs offline").await;
     bench.resized(1, ResizeOutcome::Refused).await;
@@ -455,26 +421,14 @@ async fn without_an_agent_in_the_guest_it_is_asked_by_acpi() {
     let bench = Bench::with(&["--guest-agent", "DIR/agent"], &[("slots", "2")]);
     let _silent = UnixListener::bind(bench.dir.path().join("agent")).unwrap();
     bench.logged("guest running").await;
-    bench.give("2").await;
+    bench.give("2");
     bench.resized(1, ResizeOutcome::Done).await;
     bench.logged("the guest is asked by ACPI alone").await;
     assert_eq!(bench.orders(), ["cont", &unplug(1)].join(" "));
 }
 
-/// A runner that starts Cloud Hypervisor or Firecracker.
-fn api(how: &str) -> Bench {
-    let setup = Setup {
-        daemon: Some(Behaviour::default()),
-        qemu: how,
-        ..Setup::default()
-    };
-    let kind = how.split_whitespace().next().unwrap();
-    let options = ["--api-socket", "DIR/api", "--vmm", kind, "--grace", "1"];
-    Bench::started("run", &options, &["--", "sh", "-c", super::QEMU, "vmm"], &setup)
-}
-
-const PAUSE: &str = "PUT /api/v1/vm.pause";
-const RESUME: &str = "PUT /api/v1/vm.resume";
+const PAUSE: &str = CLOUD_HYPERVISOR[0];
+const RESUME: &str = CLOUD_HYPERVISOR[1];
 
 fn desired(vcpus: u32) -> String {
     format!(r#"PUT /api/v1/vm.resize {{"desired_vcpus": {vcpus}}}"#)
@@ -482,9 +436,8 @@ fn desired(vcpus: u32) -> String {
 
 #[tokio::test]
 async fn cloud_hypervisor_grows_while_it_is_paused_and_shrinks_while_it_runs() {
-    let bench = api("cloud-hypervisor max=4");
-    bench.logged("guest running").await;
-    bench.give("2-6").await;
+    let bench = api::running("cloud-hypervisor max=4").await;
+    bench.give("2-6");
     bench.resized(5, ResizeOutcome::Impossible).await;
     bench.logged("the VM has 4 vCPUs now, 2 before").await;
     bench.logged("has all of its 4 vCPUs (max of --cpus)").await;
@@ -492,27 +445,25 @@ async fn cloud_hypervisor_grows_while_it_is_paused_and_shrinks_while_it_runs() {
         .state(|state| state.guest == "running" && state.vcpus.len() == 4)
         .await;
     assert_eq!(state.isolation, Isolation::Isolated);
-    let orders = |bench: &Bench| bench.read("commands").lines().map(str::to_owned).collect::<Vec<_>>();
     let grown = [PAUSE, RESUME, PAUSE, &desired(4), RESUME];
-    assert_eq!(orders(&bench), grown);
-    bench.give("2-3").await;
+    assert_eq!(api::orders(&bench), grown);
+    bench.give("2-3");
     bench.resized(2, ResizeOutcome::Done).await;
-    assert_eq!(orders(&bench), [&grown[..], &[&desired(2)]].concat());
+    assert_eq!(api::orders(&bench), [&grown[..], &[&desired(2)]].concat());
 }
 
 #[rstest]
 #[case::without_a_maximum("cloud-hypervisor", "has all of its 2 vCPUs", &[PAUSE, RESUME])]
 #[case::one_that_only_says_so("cloud-hypervisor static max=4", "started no thread", &[PAUSE, RESUME, PAUSE, "4", "2", RESUME])]
-#[case::firecracker("firecracker", "cannot change the number of vCPUs", &[r#"PATCH /vm {"state":"Paused"}"#, r#"PATCH /vm {"state":"Resumed"}"#])]
+#[case::firecracker("firecracker", "cannot change the number of vCPUs", &api::FIRECRACKER[..2])]
 #[tokio::test]
 async fn a_vmm_that_cannot_plug_says_so_and_its_guest_runs(
     #[case] how: &str,
     #[case] text: &str,
     #[case] expected: &[&str],
 ) {
-    let bench = api(how);
-    bench.logged("guest running").await;
-    bench.give("2-5").await;
+    let bench = api::running(how).await;
+    bench.give("2-5");
     bench.resized(4, ResizeOutcome::Impossible).await;
     bench.logged(text).await;
     let state = bench.state(|state| state.guest == "running").await;
@@ -521,18 +472,17 @@ async fn a_vmm_that_cannot_plug_says_so_and_its_guest_runs(
         .iter()
         .map(|order| order.parse().map_or((*order).to_owned(), desired))
         .collect();
-    assert_eq!(bench.read("commands").lines().collect::<Vec<_>>(), expected);
+    assert_eq!(api::orders(&bench), expected);
 }
 
 #[tokio::test]
 async fn a_cloud_hypervisor_whose_guest_keeps_its_vcpus_is_asked_once() {
-    let bench = api("cloud-hypervisor keeps-vcpus max=4");
-    bench.logged("guest running").await;
+    let bench = api::running("cloud-hypervisor keeps-vcpus max=4").await;
     bench.announce(2, 1, 1).await;
     bench.resized(1, ResizeOutcome::Refused).await;
     // It does not grow before the guest has answered.
     bench.announce(0, 0, 0).await;
-    bench.give("2-4").await;
+    bench.give("2-4");
     bench.resized(3, ResizeOutcome::Impossible).await;
     bench.logged("pending removal (status 429)").await;
     bench

@@ -33,22 +33,12 @@ async fn a_good_day_from_register_to_deregister(#[case] signal: Signal) {
     assert_eq!(bench.exit_code().await, 7);
     assert_eq!(bench.orders(), "cont system_powerdown");
     assert_eq!(bench.calls.names()[2..], ["Deregister ''"]);
-    for _ in 0..100 {
-        if !alive(anchor) {
-            return;
-        }
-        sleep(Duration::from_millis(20)).await;
-    }
-    panic!("the anchor lives");
+    bench.dies(anchor).await;
 }
 
 #[tokio::test]
 async fn a_refusal_is_told_with_name_and_text_and_starts_no_qemu() {
-    let behaviour = Behaviour {
-        refuse: true,
-        ..Behaviour::default()
-    };
-    let mut bench = Bench::new(Some(behaviour), "", "");
+    let mut bench = Bench::new(Some(Behaviour::refusing()), "", "");
     assert_eq!(bench.exit_code().await, i32::from(crate::exit_codes::REFUSED));
     let log = bench.read("log");
     assert!(log.contains("Isolation1.Error.NotGuaranteed: pod x"), "{log}");

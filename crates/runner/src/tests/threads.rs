@@ -3,16 +3,9 @@
 use super::*;
 
 async fn called(bench: &Bench, text: &str) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !bench.calls.names().iter().any(|call| call == text) {
-        assert!(
-            Instant::now() < deadline,
-            "{:?}: {}",
-            bench.calls.names(),
-            bench.read("log")
-        );
-        sleep(Duration::from_millis(20)).await;
-    }
+    bench
+        .until(text, || bench.calls.names().iter().any(|call| call == text))
+        .await;
 }
 
 const TWO: &str = "AttachVcpus 0:7000:core-id=0 1:7001:core-id=1";
@@ -114,10 +107,7 @@ async fn iothreads_are_handed_over_again_when_the_instance_has_other_cpus() {
     sleep(Duration::from_millis(500)).await;
     let attach = format!("{TWO} iothreads=[7100]");
     assert_eq!(bench.calls.names()[1..], [attach.as_str()]);
-    *bench.calls.cpus.lock().unwrap() = "2-4".into();
-    bench.calls.tell.notify_one();
-    while bench.calls.names().len() < 3 {
-        sleep(Duration::from_millis(20)).await;
-    }
+    bench.give("2-4");
+    bench.until("attached again", || bench.calls.names().len() > 2).await;
     assert_eq!(bench.calls.names()[1..], [attach.as_str(), attach.as_str()]);
 }

@@ -7,30 +7,22 @@ use stelia_cpus::testing::Shape;
 use stelia_kubelet::{CpuManagerState, MemoryManagerState};
 
 use super::super::*;
-use crate::cpus::{CpuGroups, CpuOptions, Kubelet};
+use crate::cpus::{CpuOptions, Kubelet};
 use crate::pod::{Amounts, Container, ContainerKind, Resources};
-use crate::{CpuManager, Machine, MemoryManager, NodeState, NumaNode, Settings, StartError, cpus, memory};
+use crate::testing::{self, pod};
+use crate::{CpuManager, MemoryManager, NodeState, NumaNode, Settings, StartError, cpus, memory};
 
 const GB: u64 = 1 << 30;
 const PAGE: u64 = 2 << 20;
 
 /// The node of `FORMAT.md`, with `pod_level` the feature gate.
 fn node(policy: Policy, pod_level: bool) -> Node {
-    let shape = Shape {
-        nodes: 2,
-        cores: 32,
-        threads: 2,
-        interleaved: true,
-    };
-    let numa = |pages: u64| NumaNode {
+    let numa = |id: u32| NumaNode {
         memory: 128 * GB,
-        huge_pages: [(PAGE, pages)].into(),
+        huge_pages: [(PAGE, if id == 0 { 55_552 } else { 55_296 })].into(),
         distances: Vec::new(),
     };
-    let machine = Machine {
-        cpus: CpuGroups::new(&shape.topology(), &BTreeMap::new()),
-        numa: [(0, numa(55_552)), (1, numa(55_296))].into(),
-    };
+    let machine = testing::machine(Shape::new(2, 32, 2).interleaved(), numa);
     let reserved = || BTreeMap::from([("memory".to_owned(), 2 * GB)]);
     let settings = Settings {
         cpu_manager: CpuManager::reserving(CpuOptions::default(), "0,64".parse().unwrap()),
@@ -84,15 +76,6 @@ fn vm(cpus: u64, memory: u64, pages: u64) -> Container {
     container("instance", ContainerKind::App, cpus * 1000, memory, pages)
 }
 
-fn pod(uid: &str, containers: Vec<Container>) -> Pod {
-    let uid = uid.to_owned();
-    Pod {
-        uid,
-        resources: None,
-        containers,
-    }
-}
-
 #[test]
 fn a_fresh_node_is_the_one_kubelet_begins_with() {
     for (folder, pod_level) in [
@@ -133,33 +116,23 @@ fn every_file_of_kubelets_goes_with_its_node() {
 }
 
 fn many() -> [Pod; 5] {
+    let mut sidecar = container("sidecar", ContainerKind::App, 1000, 1, 0);
+    sidecar.resources.requests.memory = Some(GB / 2);
+    sidecar.resources.limits.memory = Some(GB / 2);
     [
-        pod("ce32ebd2-f905-449e-b74b-4231a84b88e1", vec![vm(40, 8, 80)]),
+        pod("ce32ebd2-f905-449e-b74b-4231a84b88e1", &[vm(40, 8, 80)]),
         pod(
             "11111111-aaaa-4bbb-8ccc-000000000001",
-            vec![
+            &[
                 container("prepare", ContainerKind::Init, 2000, 1, 0),
                 vm(16, 4, 16),
                 container("virtiofsd", ContainerKind::App, 2000, 1, 0),
                 container("frac", ContainerKind::App, 1500, 1, 0),
             ],
         ),
-        pod(
-            "11111111-aaaa-4bbb-8ccc-000000000003",
-            vec![
-                vm(8, 2, 8),
-                Container {
-                    resources: Resources::guaranteed(Amounts {
-                        milli_cpus: Some(1000),
-                        memory: Some(GB / 2),
-                        ..Amounts::default()
-                    }),
-                    ..container("sidecar", ContainerKind::App, 0, 0, 0)
-                },
-            ],
-        ),
-        pod("11111111-aaaa-4bbb-8ccc-000000000004", vec![vm(20, 4, 40)]),
-        pod("11111111-aaaa-4bbb-8ccc-000000000005", vec![vm(30, 4, 40)]),
+        pod("11111111-aaaa-4bbb-8ccc-000000000003", &[vm(8, 2, 8), sidecar]),
+        pod("11111111-aaaa-4bbb-8ccc-000000000004", &[vm(20, 4, 40)]),
+        pod("11111111-aaaa-4bbb-8ccc-000000000005", &[vm(30, 4, 40)]),
     ]
 }
 
@@ -211,8 +184,8 @@ fn sharing(name: &str) -> Container {
 #[test]
 fn pods_with_their_own_resources_are_divided_as_kubelet_divided_them() {
     let uid = |number: u32| format!("33333333-aaaa-4bbb-8ccc-{number:012}");
-    let first = pod(&uid(1), vec![vm(16, 16, 0), sharing("virtiofsd"), sharing("dnsmasq")]);
-    let third = vec![
+    let first = pod(&uid(1), &[vm(16, 16, 0), sharing("virtiofsd"), sharing("dnsmasq")]);
+    let third = [
         container("init", ContainerKind::Init, 4000, 1, 0),
         container("side", ContainerKind::Sidecar, 2000, 1, 0),
         vm(4, 4, 0),
@@ -220,8 +193,8 @@ fn pods_with_their_own_resources_are_divided_as_kubelet_divided_them() {
     ];
     let pods = [
         with_own(first, 20_000, 24),
-        pod(&uid(2), vec![vm(4, 2, 0)]),
-        with_own(pod(&uid(3), third), 8000, 8),
+        pod(&uid(2), &[vm(4, 2, 0)]),
+        with_own(pod(&uid(3), &third), 8000, 8),
     ];
     let node = admitted(node(Policy::BestEffort, true), &pods);
     let (cpus, memory) = written("k136-gate-on/05a-podlevel-podscope");

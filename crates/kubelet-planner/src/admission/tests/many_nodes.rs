@@ -102,11 +102,8 @@ fn pod(uid: usize, half_cpus: u64, memory: u64, gpus: u64) -> Pod {
         devices: (gpus > 0).then(|| (GPU.to_owned(), gpus)).into_iter().collect(),
         ..Amounts::default()
     };
-    Pod {
-        uid: format!("pod{uid}"),
-        resources: None,
-        containers: vec![Container::new("vm", ContainerKind::App, Resources::guaranteed(amounts))],
-    }
+    let vm = Container::new("vm", ContainerKind::App, Resources::guaranteed(amounts));
+    crate::testing::pod(&format!("pod{uid}"), &[vm])
 }
 
 /// Two NUMA nodes of 72 CPUs, and 32 that a GPU's partitions would use.

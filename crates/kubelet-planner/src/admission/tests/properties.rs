@@ -7,22 +7,15 @@ use stelia_cpus::CpuSet;
 use stelia_cpus::testing::Shape;
 
 use super::super::*;
-use crate::cpus::{CpuGroups, CpuOptions};
-use crate::devices::Device;
+use crate::cpus::CpuOptions;
 use crate::pod::{Amounts, Container, ContainerKind, Resources};
-use crate::{CpuManager, Machine, MemoryManager, NodeState, NumaNode, Settings, devices};
+use crate::{CpuManager, MemoryManager, NodeState, NumaNode, Settings, testing};
 
 const GB: u64 = 1 << 30;
 const RESOURCE: &str = "example.com/nic";
 
 /// Nodes of 4 cores of 2 threads, 8 GiB, 4 huge pages of 1 GiB and 2 devices.
 fn node(nodes: u32, policy: Policy, scope: Scope) -> Node {
-    let shape = Shape {
-        nodes,
-        cores: 4,
-        threads: 2,
-        interleaved: true,
-    };
     let numa = |id: u32| {
         let distance = |other: u32| if other == id { 10u64 } else { 20 };
         NumaNode {
@@ -31,10 +24,7 @@ fn node(nodes: u32, policy: Policy, scope: Scope) -> Node {
             distances: (0..nodes).map(distance).collect(),
         }
     };
-    let machine = Machine {
-        cpus: CpuGroups::new(&shape.topology(), &BTreeMap::new()),
-        numa: (0..nodes).map(|id| (id, numa(id))).collect(),
-    };
+    let machine = testing::machine(Shape::new(nodes, 4, 2).interleaved(), numa);
     let settings = Settings {
         cpu_manager: CpuManager::reserving(CpuOptions::default(), "0".parse().unwrap()),
         memory_manager: MemoryManager::Static {
@@ -44,16 +34,8 @@ fn node(nodes: u32, policy: Policy, scope: Scope) -> Node {
         topology_scope: scope,
         ..Settings::default()
     };
-    let device = |number: u32| {
-        let nodes = [number / 2].into();
-        (format!("nic{number}"), Device { nodes, healthy: true })
-    };
-    let devices = devices::DeviceState {
-        resources: [(RESOURCE.to_owned(), (0..2 * nodes).map(device).collect())].into(),
-        ..devices::DeviceState::default()
-    };
     let state = NodeState {
-        devices,
+        devices: testing::nics(2 * nodes, 2),
         ..NodeState::default()
     };
     Node::start(machine, settings, state).unwrap()

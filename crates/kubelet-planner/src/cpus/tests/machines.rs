@@ -12,13 +12,7 @@ use crate::merge::NodeMask;
 /// from 1.37 on as many as the Topology Manager chose, where so many can.
 #[test]
 fn the_topology_managers_nodes_are_the_least_from_1_37_on() {
-    let shape = Shape {
-        nodes: 4,
-        cores: 32,
-        threads: 2,
-        interleaved: true,
-    };
-    let topology = CpuGroups::new(&shape.topology(), &BTreeMap::new());
+    let topology = crate::testing::groups(Shape::new(4, 32, 2).interleaved());
     let options = CpuOptions {
         distribute_cpus_across_numa: true,
         ..CpuOptions::default()
@@ -49,20 +43,13 @@ fn the_topology_managers_nodes_are_the_least_from_1_37_on() {
 /// An Opteron 6200: `core_id` 0 to 3 in each of two dies of a socket, which are NUMA nodes, and one thread a core.
 #[test]
 fn cores_of_two_dies_with_the_same_core_id_are_two() {
-    let cpu = |cpu: u32| {
-        let described = Cpu {
-            package: cpu / 8,
-            core: cpu % 4,
-            node: cpu / 4,
-        };
-        (cpu, described)
+    let place = |cpu: u32| Cpu {
+        package: cpu / 8,
+        core: cpu % 4,
+        node: cpu / 4,
     };
-    let topology = CpuGroups::new(
-        &Topology {
-            cpus: (0..16).map(cpu).collect(),
-        },
-        &BTreeMap::new(),
-    );
+    let cpus = (0..16).map(|cpu| (cpu, place(cpu))).collect();
+    let topology = CpuGroups::new(&Topology { cpus }, &BTreeMap::new());
     assert_eq!(topology.cpus_per_core(), 1);
     assert_eq!(topology.siblings(&"1".parse().unwrap()).to_string(), "1");
     assert_eq!((topology.nodes().len(), topology.sockets()), (4, 2));

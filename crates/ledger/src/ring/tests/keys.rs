@@ -20,33 +20,18 @@ fn a_signed_head_is_checked_and_a_strange_key_is_a_fault() {
 
 #[test]
 fn a_head_that_says_anything_else_than_was_signed_is_a_fault() {
-    let changes: [fn(&mut Event); 4] = [
-        |head| {
-            if let Event::Head { day, .. } = head {
-                *day = "2026-11-01".to_owned();
-            }
-        },
-        |head| {
-            if let Event::Head { seq, .. } = head {
-                *seq -= 1;
-            }
-        },
-        |head| {
-            if let Event::Head { hash, .. } = head {
-                *hash = "0".repeat(64);
-            }
-        },
-        |head| {
-            if let Event::Head { signature, .. } = head {
-                signature.clear();
-            }
-        },
-    ];
-    for change in changes {
+    let change = |number: usize, head: &mut Event| match (number, head) {
+        (0, Event::Head { day, .. }) => *day = "2026-11-01".to_owned(),
+        (1, Event::Head { seq, .. }) => *seq -= 1,
+        (2, Event::Head { hash, .. }) => *hash = "0".repeat(64),
+        (_, Event::Head { signature, .. }) => signature.clear(),
+        other => panic!("{other:?}"),
+    };
+    for number in 0..4 {
         let directory = folder();
         let mut ring = filled(directory.path(), 5, WIDE);
         let (key, _) = Key::load_or_make(directory.path(), "m").unwrap();
-        signed(&mut ring, &key, change);
+        signed(&mut ring, &key, |head| change(number, head));
         let verdict = checked(directory.path());
         assert_eq!((verdict.faults.len(), verdict.heads[0].good), (1, false), "{verdict:?}");
     }

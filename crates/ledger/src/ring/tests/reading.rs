@@ -22,22 +22,13 @@ fn a_line_that_is_too_long_is_one_fault_and_reading_goes_on() {
 fn segments_that_ended_before_are_left_out_but_for_the_one_before() {
     let directory = folder();
     // The clock goes back by 25 in the middle.
-    let (mut ring, _) = open(
-        directory.path(),
-        Limits {
-            segment_bytes: 1,
-            ..WIDE
-        },
-    );
+    let (mut ring, _) = open(directory.path(), limits(WIDE.bytes, 1));
     for at in [10, 20, 30, 40, 15, 25, 35, 45] {
         ring.append(&mut entry(at, 0)).unwrap();
     }
-    let since = |us| {
-        let found: Vec<u64> = entries(directory.path(), Some(us))
-            .unwrap()
-            .map(|entry| entry.unwrap().0.at)
-            .collect();
-        found
+    let since = |us| -> Vec<u64> {
+        let found = entries(directory.path(), Some(us)).unwrap();
+        found.map(|entry| entry.unwrap().0.at).collect()
     };
     assert_eq!(since(0).len(), 8);
     assert_eq!(since(11).len(), 8);
@@ -49,14 +40,7 @@ fn segments_that_ended_before_are_left_out_but_for_the_one_before() {
 #[test]
 fn a_reader_comes_to_what_is_written_while_it_reads() {
     let directory = folder();
-    let mut ring = filled(
-        directory.path(),
-        3,
-        Limits {
-            segment_bytes: 300,
-            ..WIDE
-        },
-    );
+    let mut ring = filled(directory.path(), 3, limits(WIDE.bytes, 300));
     let mut reader = entries(directory.path(), None).unwrap();
     assert_eq!(reader.next().unwrap().unwrap().0.seq, 1);
     for at in 4..20 {

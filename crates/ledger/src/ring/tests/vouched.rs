@@ -1,5 +1,7 @@
 //! Up to where somebody vouches for a ring, and that nobody does for one that anybody could have made.
 
+use std::ops::Range;
+
 use super::*;
 
 #[test]
@@ -39,11 +41,11 @@ fn an_entry_that_is_known_and_cannot_be_compared_is_a_fault() {
     assert!(verdict.faults[0].text.contains("no entries"), "{verdict:?}");
 }
 
-/// Entries of so many days, two of each, and the heads that `heads` gives for a day that has ended, its last entry's number and hash.
-fn days(directory: &Path, days: u64, first: Vec<Event>, heads: impl Fn(u64, &str, u64, &str) -> Vec<Event>) {
+/// Entries of these days, two of each, and the heads that `heads` gives for a day that has ended, its last entry's number and hash.
+fn days(directory: &Path, days: Range<u64>, first: Vec<Event>, heads: impl Fn(u64, &str, u64, &str) -> Vec<Event>) {
     let (mut ring, _) = open(directory, WIDE);
     let mut events = first;
-    for number in 0..days {
+    for number in days {
         for part in 1..=2 {
             let mut entry = Entry {
                 at: (20_000 + number) * 86_400_000_000 + part,
@@ -80,7 +82,7 @@ fn faults(directory: &Path, key: &Key) -> Vec<String> {
 fn a_ledger_that_nobody_signed_is_a_fault_to_whoever_has_a_key() {
     let (_place, key, _) = keys();
     let directory = folder();
-    days(directory.path(), 31, vec![named(&key)], |_, _, _, _| Vec::new());
+    days(directory.path(), 0..31, vec![named(&key)], |_, _, _, _| Vec::new());
     assert!(checked(directory.path()).is_good(), "the chain is right");
     let found = faults(directory.path(), &key);
     assert!(found.len() == 1 && found[0].contains("no entry"), "{found:?}");
@@ -97,12 +99,9 @@ fn a_key_vouches_up_to_its_last_head_and_days_that_ended_after_it_are_named() {
     let (_place, key, _) = keys();
     let signed = |until: u64, hole: u64| {
         let directory = folder();
-        days(directory.path(), 10, vec![named(&key)], |number, day, seq, hash| {
-            if number < until && number != hole {
-                vec![key.sign_head(day, seq, hash)]
-            } else {
-                Vec::new()
-            }
+        days(directory.path(), 0..10, vec![named(&key)], |number, day, seq, hash| {
+            let head = (number < until && number != hole).then(|| key.sign_head(day, seq, hash));
+            head.into_iter().collect()
         });
         verify(verify::Ring::Directory(directory.path()), &[key.public()], None).unwrap()
     };
@@ -134,7 +133,7 @@ fn a_ledger_of_another_host_or_key_is_a_fault() {
     // Signed by another key throughout, which it names or hides.
     for first in [vec![named(&other)], vec![named(&key)], Vec::new()] {
         let directory = folder();
-        days(directory.path(), 5, first, |_, day, seq, hash| {
+        days(directory.path(), 0..5, first, |_, day, seq, hash| {
             vec![other.sign_head(day, seq, hash)]
         });
         let found = faults(directory.path(), &key);
@@ -145,7 +144,7 @@ fn a_ledger_of_another_host_or_key_is_a_fault() {
     let directory = folder();
     days(
         directory.path(),
-        8,
+        0..8,
         vec![named(&key)],
         |number, day, seq, hash| match number {
             0..=3 => vec![key.sign_head(day, seq, hash)],
@@ -166,7 +165,7 @@ fn heads_that_were_signed_before_vouch_for_nothing_that_was_written_later() {
     let (_place, key, _) = keys();
     // The host's own heads of entries that a forged ledger does not have, or has others of: no, of another hash, or of gone entries.
     let directory = folder();
-    days(directory.path(), 5, vec![named(&key)], |_, day, seq, _| {
+    days(directory.path(), 0..5, vec![named(&key)], |_, day, seq, _| {
         vec![key.sign_head(day, seq, &"a".repeat(64))]
     });
     let found = faults(directory.path(), &key);
@@ -175,7 +174,7 @@ fn heads_that_were_signed_before_vouch_for_nothing_that_was_written_later() {
     // One that is kept back comes at the end: the days between are as unsigned as before.
     let directory = folder();
     let kept = std::cell::RefCell::new(None);
-    days(directory.path(), 9, vec![named(&key)], |number, day, seq, hash| {
+    days(directory.path(), 0..9, vec![named(&key)], |number, day, seq, hash| {
         if number == 1 {
             *kept.borrow_mut() = Some(key.sign_head(day, seq, hash));
         }
@@ -187,7 +186,7 @@ fn heads_that_were_signed_before_vouch_for_nothing_that_was_written_later() {
     for order in [[3, 1], [1, 1]] {
         let directory = folder();
         let heads = std::cell::RefCell::new(Vec::new());
-        days(directory.path(), 5, vec![named(&key)], |number, day, seq, hash| {
+        days(directory.path(), 0..5, vec![named(&key)], |number, day, seq, hash| {
             heads.borrow_mut().push(key.sign_head(day, seq, hash));
             match number {
                 3 => order.map(|at| heads.borrow()[at].clone()).into(),
@@ -199,7 +198,7 @@ fn heads_that_were_signed_before_vouch_for_nothing_that_was_written_later() {
     }
     // All of it is there but the entries that were signed: the heads alone are nothing.
     let directory = folder();
-    days(directory.path(), 30, vec![named(&key)], |_, day, seq, hash| {
+    days(directory.path(), 0..30, vec![named(&key)], |_, day, seq, hash| {
         vec![key.sign_head(day, seq, hash)]
     });
     let files = segments(directory.path());
@@ -223,35 +222,18 @@ fn an_entry_that_is_known_vouches_for_no_day_that_ended_after_it() {
     let (_place, key, _) = keys();
     let ring = |text: &str, heads: bool| {
         let directory = folder();
-        days(directory.path(), 1, vec![named(&key)], |_, _, _, _| Vec::new());
-        let (mut ring, _) = open(directory.path(), WIDE);
-        let mut events = vec![Event::Key { key: text.to_owned() }];
-        for number in 1..39 {
-            for part in 1..=2 {
-                let mut entry = Entry {
-                    at: (20_000 + number) * 86_400_000_000 + part,
-                    events: std::mem::take(&mut events),
-                    ..entry(0, 0)
-                };
-                ring.append(&mut entry).unwrap();
-            }
-            let (seq, hash) = ring.head().unwrap();
-            if heads {
-                let day = crate::day::day((20_000 + number) * 86_400_000_000);
-                events.push(key.sign_head(&day, seq, &hash));
-            }
-        }
+        days(directory.path(), 0..1, vec![named(&key)], |_, _, _, _| Vec::new());
+        let forged = vec![Event::Key { key: text.to_owned() }];
+        days(directory.path(), 1..39, forged, |_, day, seq, hash| {
+            heads.then(|| key.sign_head(day, seq, hash)).into_iter().collect()
+        });
         directory
     };
     let hash_of = |directory: &TempDir, seq: u64| {
-        let line = segments(directory.path())
-            .iter()
-            .flat_map(|file| {
-                let text = fs::read_to_string(file).unwrap();
-                text.lines().map(str::to_owned).collect::<Vec<_>>()
-            })
-            .nth(usize::try_from(seq).unwrap() - 1);
-        line.unwrap().split(' ').next().unwrap().to_owned()
+        let files = segments(directory.path());
+        let text: String = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+        let line = text.lines().nth(usize::try_from(seq).unwrap() - 1).unwrap();
+        line.split(' ').next().unwrap().to_owned()
     };
     let of = |directory: &TempDir, known: &[String], seq: u64| {
         let hash = hash_of(directory, seq);
@@ -287,7 +269,7 @@ fn a_key_vouches_for_the_days_after_an_old_entry_that_is_known_and_an_entry_not_
     let (_place, key, _) = keys();
     let ring = |signed: u64| {
         let directory = folder();
-        days(directory.path(), 10, vec![named(&key)], |number, day, seq, hash| {
+        days(directory.path(), 0..10, vec![named(&key)], |number, day, seq, hash| {
             let head = (number < signed).then(|| key.sign_head(day, seq, hash));
             head.into_iter().collect()
         });

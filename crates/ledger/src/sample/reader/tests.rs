@@ -184,7 +184,6 @@ fn bound_threads_are_read_again_where_something_else_ran() {
     files.cpu(&[150]);
     files.task(7, &[140]);
     let counters = sample(&mut reader);
-    // then
     assert_eq!((counters.bound_read, files.reads(ROOT_CGROUP_PROCS)), (false, 0));
     assert_eq!(
         bound(&counters),
@@ -194,7 +193,6 @@ fn bound_threads_are_read_again_where_something_else_ran() {
     files.cpu(&[152]);
     files.task(20, &[7]);
     let counters = sample(&mut reader);
-    // then
     assert!(counters.bound_read);
     assert_eq!(counters.switches, 152);
     assert_eq!(

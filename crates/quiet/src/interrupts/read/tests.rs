@@ -3,11 +3,7 @@ use rustix::io::Errno;
 use stelia_kernel::counters::interrupts::PATH;
 
 use super::*;
-use crate::testing::{Call, FakeKernel};
-
-fn set(text: &str) -> CpuSet {
-    text.parse().expect("a list")
-}
+use crate::testing::{Call, FakeKernel, set};
 
 fn found(kernel: &FakeKernel) -> InterruptScan {
     let table = Table::parse(kernel.read(PATH).expect("text").as_bytes()).expect("a table");
@@ -20,7 +16,6 @@ fn numbers(found: &InterruptScan) -> Vec<u32> {
 
 #[test]
 fn timer_cascade_and_the_cpus_own_interrupts_are_left_out() {
-    // given
     let kernel = FakeKernel::new(4);
     for irq in [0, 2, 9, 48, 100] {
         kernel.tree().add_irq(irq, "x", None);
@@ -29,7 +24,6 @@ fn timer_cascade_and_the_cpus_own_interrupts_are_left_out() {
         kernel.tree().change_irq(irq, |one| one.chip = "IO-APIC".into());
     }
     kernel.tree().change_irq(48, |one| one.chip = "xen-percpu".into());
-    // then
     assert_eq!(numbers(&found(&kernel)), [9, 100], "in the order of numbers");
 }
 
@@ -51,17 +45,14 @@ fn what_each_cpu_of_arm64_has_of_its_own_is_left_out_although_it_has_a_number() 
             .tree()
             .change_irq(irq, |one| (one.chip, one.hwirq) = (chip.into(), hwirq));
     }
-    // then
     assert_eq!(numbers(&found(&kernel)), [20, 123]);
 }
 
 #[test]
 fn an_interrupt_has_identity_mask_and_the_cpus_of_its_node() {
-    // given
     let kernel = FakeKernel::with_nodes(&[set("0-1"), set("2-3")]);
     kernel.tree().add_irq(26, "mlx5_comp0", Some(1));
     kernel.tree().add_irq(27, "", None);
-    // then
     let found = found(&kernel);
     let [device, asleep] = found.interrupts.as_slice() else {
         panic!("{found:?}")
@@ -80,7 +71,6 @@ fn an_interrupt_has_identity_mask_and_the_cpus_of_its_node() {
 
 #[test]
 fn one_that_goes_away_meanwhile_is_no_problem_and_one_that_cannot_be_read_is() {
-    // given
     let kernel = FakeKernel::new(2);
     for irq in [24, 25, 26] {
         kernel.tree().add_irq(irq, "x", None);
@@ -89,7 +79,6 @@ fn one_that_goes_away_meanwhile_is_no_problem_and_one_that_cannot_be_read_is() {
         .tree()
         .fail(Call::Read, "/sys/kernel/irq/24/hwirq", Errno::NOENT, None);
     kernel.tree().fail(Call::Read, &mask_path(25), Errno::ACCESS, None);
-    // then
     let found = found(&kernel);
     assert_eq!(numbers(&found), [26]);
     assert_eq!(found.unread, BTreeSet::from([25]));

@@ -1,11 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::testing::FakeKernel;
-
-fn set(text: &str) -> CpuSet {
-    text.parse().expect("a list")
-}
+use crate::testing::{FakeKernel, set};
 
 fn record() -> Record {
     let kept = |base: &str, ours: &[&str]| SavedMask {
@@ -28,11 +24,8 @@ fn record() -> Record {
 
 #[test]
 fn what_is_saved_is_loaded_and_each_mask_is_written_once() {
-    // given
     let kernel = FakeKernel::default();
-    // when
     record().save(&kernel).expect("saved");
-    // then
     assert_eq!(Record::load(&kernel).expect("loaded"), record());
     assert_eq!(kernel.tree().saved[NAME].matches("\"0-7\"").count(), 1);
 }

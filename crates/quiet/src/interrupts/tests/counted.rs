@@ -12,7 +12,6 @@ fn firing() -> (FakeKernel, RoundHistory, Order) {
 
 #[test]
 fn the_first_interrupt_after_the_write_may_still_arrive_at_the_old_cpu() {
-    // given
     let (kernel, mut memory, order) = firing();
     round(&kernel, &order, &mut memory);
     for rounds_before in [0, 2] {
@@ -21,7 +20,6 @@ fn the_first_interrupt_after_the_write_may_still_arrive_at_the_old_cpu() {
             clean(&round(&kernel, &order, &mut memory));
         }
         kernel.tree().fire(24);
-        // then
         clean(&round(&kernel, &order, &mut memory));
         for _ in 0..3 {
             kernel.tree().fire(24);
@@ -50,7 +48,6 @@ fn one_that_fires_there_although_its_mask_is_as_wanted_is_told_with_its_count() 
     round(&kernel, &order, &mut memory);
     disobey(5);
     clean(&round(&kernel, &order, &mut memory));
-    // when
     disobey(2);
     let report = round(&kernel, &order, &mut memory);
     // then: all since it was first wanted elsewhere
@@ -86,10 +83,8 @@ fn what_fired_before_a_vm_had_the_cpu_does_not_count() {
     }
     kernel.tree().add_managed(50, "nvme0q3", &set("2"));
     kernel.tree().fire(50);
-    // when
     let both = order(&[("a", "2-3"), ("b", "6")]);
     let report = round(&kernel, &both, &mut memory);
-    // then
     assert_eq!(whys(&report), [(50, RemainingCause::Managed, "2".into(), 0)]);
 }
 

@@ -53,7 +53,6 @@ fn concerned(kernel: &FakeKernel, number: u32) -> Vec<String> {
 
 #[test]
 fn one_vm_more_or_less_writes_only_what_concerns_it() {
-    // given
     let (kernel, mut memory) = (crowd(), RoundHistory::default());
     let before = masks(&kernel);
     let concerned = concerned(&kernel, 99);
@@ -61,10 +60,8 @@ fn one_vm_more_or_less_writes_only_what_concerns_it() {
     let first = round(&kernel, &vms(0..VMS - 1), &mut memory);
     clean(&first);
     let without = masks(&kernel);
-    // when
     kernel.tree().writes.clear();
     let report = round(&kernel, &vms(0..VMS), &mut memory);
-    // then
     let mut written: Vec<String> = kernel.tree().writes.drain(..).map(|(path, _)| path).collect();
     assert_eq!(written.remove(0), DEFAULT);
     assert_eq!(written, concerned);

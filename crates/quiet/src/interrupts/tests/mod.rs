@@ -12,18 +12,10 @@ use super::*;
 use crate::interrupts::read::{DEFAULT, mask_path};
 use crate::interrupts::saved_masks::NAME;
 use crate::order::OrderedVm;
-use crate::testing::{Call, FakeKernel};
-
-fn set(text: &str) -> CpuSet {
-    text.parse().expect("a list")
-}
+use crate::testing::{Call, FakeKernel, set, vm};
 
 /// VMs by name with their CPUs; all others of eight are shared.
 fn order(vms: &[(&str, &str)]) -> Order {
-    let vm = |cpus| OrderedVm {
-        cpus: set(cpus),
-        ..OrderedVm::default()
-    };
     let vms: BTreeMap<String, OrderedVm> = vms.iter().map(|(pod, cpus)| ((*pod).into(), vm(cpus))).collect();
     let shared = vms.values().fold(set("0-7"), |left, vm| left.difference(&vm.cpus));
     Order {
@@ -88,11 +80,8 @@ fn clean(report: &Report) {
 
 #[test]
 fn interrupts_leave_the_cpus_of_vms_and_the_same_order_again_writes_nothing() {
-    // given
     let (kernel, mut memory) = (kernel(), RoundHistory::default());
-    // when
     let first = round(&kernel, &order(&[("a", "2-3")]), &mut memory);
-    // then
     assert_eq!((first.interrupts, first.moved, first.writes), (4, 2, 3));
     assert_eq!(
         ["0-1", "0-1", "4-7", "4-7"],
@@ -100,9 +89,7 @@ fn interrupts_leave_the_cpus_of_vms_and_the_same_order_again_writes_nothing() {
     );
     assert_eq!(default(&kernel), "f3");
     clean(&first);
-    // when
     let second = round(&kernel, &order(&[("a", "2-3")]), &mut memory);
-    // then
     assert_eq!((second.interrupts, second.moved, second.writes), (4, 2, 0));
     assert_eq!(kernel.tree().saves, 1, "the record, before all writes");
 }
@@ -163,16 +150,13 @@ fn an_interrupt_of_a_node_without_shared_cpus_goes_to_another() {
 
 #[test]
 fn a_vms_own_device_fires_on_its_cpus_and_any_other_vfio_device_elsewhere() {
-    // given
     let (kernel, mut memory) = (kernel(), RoundHistory::default());
     kernel.tree().add_irq(40, "vfio-msix[0](0000:3b:00.0)", Some(0));
     kernel.tree().add_irq(41, "vfio-msix[0](0000:3c:00.0)", Some(0));
     let mut order = order(&[("a", "2-3"), ("b", "4")]);
     let vm = order.vms.get_mut("a").expect("a VM");
     vm.own_devices.insert("0000:3b:00.0".into());
-    // when
     let report = round(&kernel, &order, &mut memory);
-    // then
     assert_eq!((mask(&kernel, 40), mask(&kernel, 41)), ("2-3".into(), "0-1".into()));
     clean(&report);
     // when: it fires there, as it should
@@ -192,13 +176,10 @@ fn a_vms_own_device_fires_on_its_cpus_and_any_other_vfio_device_elsewhere() {
 
 #[test]
 fn a_mask_that_somebody_else_wrote_stays_if_it_keeps_off_and_is_theirs_from_then_on() {
-    // given
     let (kernel, mut memory) = (kernel(), RoundHistory::default());
     round(&kernel, &order(&[("a", "2-3")]), &mut memory);
-    // when
     kernel.tree().foreign(24, &set("0")).expect("set");
     let report = round(&kernel, &order(&[("a", "2-3")]), &mut memory);
-    // then
     assert_eq!((report.writes, report.moved), (0, 1));
     round(&kernel, &none(), &mut memory);
     assert_eq!((mask(&kernel, 24), mask(&kernel, 25)), ("0".into(), "0-3".into()));
@@ -206,18 +187,15 @@ fn a_mask_that_somebody_else_wrote_stays_if_it_keeps_off_and_is_theirs_from_then
 
 #[test]
 fn a_mask_written_again_and_again_is_repaired_each_time_and_reported_from_the_third() {
-    // given
     let (kernel, mut memory) = (kernel(), RoundHistory::default());
     let order = order(&[("a", "2-3")]);
     round(&kernel, &order, &mut memory);
-    // when
     let reports: Vec<Report> = (0..4)
         .map(|_| {
             kernel.tree().foreign(24, &set("1-2")).expect("set");
             round(&kernel, &order, &mut memory)
         })
         .collect();
-    // then
     let overwritten = vec![(24, RemainingCause::Overwritten, "2".into(), 0)];
     assert_eq!(
         reports.iter().map(whys).collect::<Vec<_>>(),
@@ -241,12 +219,10 @@ fn a_mask_widened_because_its_last_cpu_went_offline_is_repaired() {
     let order = order(&[("a", "2-3")]);
     round(&kernel, &order, &mut memory);
     assert_eq!((mask(&kernel, 24), mask(&kernel, 25)), ("1".into(), "0-1".into()));
-    // when
     kernel.tree().offline(0);
     kernel.tree().offline(1);
     assert_eq!((mask(&kernel, 24), mask(&kernel, 25)), ("2-7".into(), "2-7".into()));
     clean(&round(&kernel, &order, &mut memory));
-    // then
     assert_eq!((mask(&kernel, 24), mask(&kernel, 25)), ("4-7".into(), "4-7".into()));
     // when: back
     kernel.tree().online(0);
@@ -284,9 +260,7 @@ fn a_managed_interrupt_is_tried_once_and_told_if_the_kernel_placed_it_there() {
             }
         }
         let order = order(&[("a", "2-3")]);
-        // when
         let first = round(&kernel, &order, &mut memory);
-        // then
         assert_eq!(whys(&first), [(50, RemainingCause::Managed, "2".into(), 0)]);
         assert!(first.remaining[0].text.contains("has not fired"), "{first:?}");
         // when: I/O is submitted on the VM's CPU
@@ -301,7 +275,6 @@ fn a_managed_interrupt_is_tried_once_and_told_if_the_kernel_placed_it_there() {
         assert_eq!(whys(&second), [managed(50), managed(51)]);
         assert_eq!((second.writes, mask(&kernel, 50)), (0, "2".into()));
         assert!(second.problems.is_empty());
-        // when
         clean(&round(&kernel, &none(), &mut memory));
     }
 }
@@ -314,7 +287,6 @@ fn where_vectors_are_used_up_another_place_is_taken_and_kept() {
     kernel.tree().interrupts.vectors.extend([(0, 0), (1, 0)]);
     kernel.tree().remove_irq(25);
     let order = order(&[("a", "2-3")]);
-    // when
     let report = round(&kernel, &order, &mut memory);
     // then: the shared CPUs as a whole
     clean(&report);
@@ -327,20 +299,16 @@ fn where_vectors_are_used_up_another_place_is_taken_and_kept() {
 
 #[test]
 fn where_no_place_has_a_vector_it_is_told_and_tried_again() {
-    // given
     let (kernel, mut memory) = (kernel(), RoundHistory::default());
     kernel.tree().change_irq(24, |one| one.effective = 2);
     kernel.tree().remove_irq(25);
     kernel.tree().interrupts.vectors = (0..8).map(|cpu| (cpu, 0)).collect();
     let order = order(&[("a", "2-3")]);
-    // when
     let report = round(&kernel, &order, &mut memory);
-    // then
     assert_eq!(whys(&report), [(24, RemainingCause::NoVector, "2-3".into(), 0)]);
     let text = "write \"0-1\" to /proc/irq/24/smp_affinity_list: No space left on device (os error 28)";
     assert_eq!(report.remaining[0].text, text);
     assert_eq!(mask(&kernel, 24), "0-3");
-    // when
     kernel.tree().interrupts.vectors.clear();
     clean(&round(&kernel, &order, &mut memory));
     assert_eq!(mask(&kernel, 24), "0-1");
@@ -348,14 +316,11 @@ fn where_no_place_has_a_vector_it_is_told_and_tried_again() {
 
 #[test]
 fn a_busy_interrupt_is_tried_again_and_then_left_to_the_next_round() {
-    // given
     let (kernel, mut memory) = (kernel(), RoundHistory::default());
     let order = order(&[("a", "2-3")]);
     kernel.tree().fail(Call::Write, &mask_path(24), Errno::BUSY, Some(2));
     kernel.tree().fail(Call::Write, &mask_path(25), Errno::BUSY, Some(3));
-    // when
     let report = round(&kernel, &order, &mut memory);
-    // then
     assert_eq!(mask(&kernel, 24), "0-1");
     assert_eq!(whys(&report), [(25, RemainingCause::Refused, "2-3".into(), 0)]);
     clean(&round(&kernel, &order, &mut memory));
@@ -389,7 +354,6 @@ fn one_that_goes_away_while_it_is_written_is_no_problem() {
 
 #[test]
 fn new_interrupts_are_steered_and_reused_numbers_are_new_interrupts() {
-    // given
     let (kernel, mut memory) = (kernel(), RoundHistory::default());
     let order = order(&[("a", "2-3")]);
     round(&kernel, &order, &mut memory);
@@ -400,7 +364,6 @@ fn new_interrupts_are_steered_and_reused_numbers_are_new_interrupts() {
     kernel.tree().add_irq(24, "nvme1q0", Some(1));
     kernel.tree().foreign(24, &set("3-4")).expect("set");
     round(&kernel, &order, &mut memory);
-    // then
     assert_eq!((mask(&kernel, 60), mask(&kernel, 24)), ("0-1,4-7".into(), "4".into()));
     round(&kernel, &none(), &mut memory);
     assert_eq!((mask(&kernel, 60), mask(&kernel, 24)), ("2".into(), "3-4".into()));

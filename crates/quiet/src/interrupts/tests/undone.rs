@@ -8,15 +8,12 @@ fn without_vms_or_steering_everything_is_as_it_was_in_reverse_order_and_nothing_
     let mut unsteered = on.clone();
     unsteered.steer = false;
     for off in [none(), unsteered] {
-        // given
         let (kernel, mut memory) = (kernel(), RoundHistory::default());
         let before = (masks(&kernel), default(&kernel));
         round(&kernel, &on, &mut memory);
         assert_ne!(masks(&kernel), before.0);
         kernel.tree().writes.clear();
-        // when
         clean(&round(&kernel, &off, &mut memory));
-        // then
         assert_eq!((masks(&kernel), default(&kernel)), before);
         let written: Vec<String> = kernel.tree().writes.drain(..).map(|(path, _)| path).collect();
         let reversed = [27, 26, 25, 24].map(mask_path).into_iter().chain([DEFAULT.into()]);
@@ -30,14 +27,11 @@ fn without_vms_or_steering_everything_is_as_it_was_in_reverse_order_and_nothing_
 
 #[test]
 fn what_somebody_else_wrote_meanwhile_is_not_undone() {
-    // given
     let (kernel, mut memory) = (kernel(), RoundHistory::default());
     round(&kernel, &order(&[("a", "2-3")]), &mut memory);
-    // when
     kernel.tree().foreign(24, &set("2")).expect("set");
     kernel.tree().put(DEFAULT, "1");
     round(&kernel, &none(), &mut memory);
-    // then
     assert_eq!(
         (mask(&kernel, 24), mask(&kernel, 25), default(&kernel)),
         ("2".into(), "0-3".into(), "1".into())
@@ -80,20 +74,16 @@ fn a_crash_between_any_two_writes_leaves_everything_restorable() {
 
 #[test]
 fn what_cannot_be_undone_is_named_and_tried_again() {
-    // given
     let (kernel, mut memory) = (kernel(), RoundHistory::default());
     round(&kernel, &order(&[("a", "2-3")]), &mut memory);
     kernel.tree().fail(Call::Write, &mask_path(24), Errno::INVAL, None);
     kernel
         .tree()
         .fail(Call::Read, "/sys/kernel/irq/25/hwirq", Errno::IO, None);
-    // when
     let report = round(&kernel, &none(), &mut memory);
-    // then
     let problem = |text: &str| report.problems.iter().any(|one| one.text.starts_with(text));
     assert!(problem("write \"0-3\" to /proc/irq/24/"), "{report:?}");
     assert!(problem("read /sys/kernel/irq/25/hwirq: "), "{report:?}");
-    // when
     kernel.tree().heal();
     clean(&round(&kernel, &none(), &mut memory));
     assert_eq!((mask(&kernel, 24), mask(&kernel, 25)), ("0-3".into(), "0-3".into()));
@@ -117,9 +107,7 @@ fn one_without_a_driver_is_left_alone_and_undone_all_the_same() {
     let on = order(&[("a", "2-3")]);
     round(&kernel, &on, &mut memory);
     kernel.tree().change_irq(24, |one| one.actions.clear());
-    // when
     let report = round(&kernel, &order(&[("a", "1-3")]), &mut memory);
-    // then
     assert_eq!((report.interrupts, mask(&kernel, 24)), (3, "0-1".into()));
     round(&kernel, &none(), &mut memory);
     assert_eq!(mask(&kernel, 24), "0-3");
@@ -127,14 +115,11 @@ fn one_without_a_driver_is_left_alone_and_undone_all_the_same() {
 
 #[test]
 fn one_born_meanwhile_gets_what_it_would_have_had() {
-    // given
     let (kernel, mut memory) = (kernel(), RoundHistory::default());
     round(&kernel, &order(&[("a", "1-3"), ("b", "4-7")]), &mut memory);
     kernel.tree().add_irq(70, "hot-plugged", Some(1));
     assert_eq!(mask(&kernel, 70), "0");
     round(&kernel, &order(&[("a", "1-3"), ("b", "4-7")]), &mut memory);
-    // when
     round(&kernel, &order(&[("a", "1-3")]), &mut memory);
-    // then
     assert_eq!(mask(&kernel, 70), "4-7", "of its node");
 }

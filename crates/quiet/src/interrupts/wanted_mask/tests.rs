@@ -4,10 +4,7 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 
 use super::*;
-
-fn set(text: &str) -> CpuSet {
-    text.parse().expect("a list")
-}
+use crate::testing::{set, vm};
 
 fn cpus(online: &str, exclusive: &str, shared: &str) -> Cpus {
     Cpus {
@@ -55,7 +52,6 @@ fn a_program_that_changes_bits_of_the_default_does_not_take_a_vms_cpus_from_the_
     // given: CRI-O takes CPU 7 out of what it finds
     let cpus = cpus("0-7", "2-3", "0-1,4-7");
     let decision = cpus.decide_default(Some(&saved("0-7", &["0-1,4-7"])), &set("0-1,4-6"));
-    // then
     assert_eq!(
         decision,
         Decision {
@@ -148,11 +144,8 @@ proptest! {
 
 #[test]
 fn an_interrupt_belongs_to_the_vm_that_has_its_device_while_interrupts_are_steered() {
-    let vm = OrderedVm {
-        cpus: set("2"),
-        own_devices: ["0000:3b:00.0".into()].into(),
-        ..OrderedVm::default()
-    };
+    let mut vm = vm("2");
+    vm.own_devices = ["0000:3b:00.0".into()].into();
     let mut order = Order {
         steer: true,
         vms: BTreeMap::from([("a".into(), vm)]),

@@ -1,20 +1,10 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::testing::{set, vm};
 
 const ONE: &str = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
 const TWO: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
-
-fn set(list: &str) -> CpuSet {
-    list.parse().unwrap()
-}
-
-fn vm(cpus: &str) -> OrderedVm {
-    OrderedVm {
-        cpus: set(cpus),
-        ..OrderedVm::default()
-    }
-}
 
 /// Two VMs on a node of 8 CPUs, and an order that fits.
 fn good() -> (Order, OrderFacts) {

@@ -2,20 +2,16 @@ use crate::order::{CacheClass, Latency};
 
 use super::*;
 use crate::service::check_order::check;
+use crate::testing::{set, vm as plain};
 
 const ONE: &str = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
 const TWO: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 
-fn set(list: &str) -> CpuSet {
-    list.parse().unwrap()
-}
-
 fn vm(cpus: &str) -> OrderedVm {
     OrderedVm {
-        cpus: set(cpus),
         latency: Some(Latency::Microseconds(20)),
         cache_class: Some("quiet".to_owned()),
-        ..OrderedVm::default()
+        ..plain(cpus)
     }
 }
 

@@ -10,9 +10,9 @@ use std::thread;
 
 use crate::client::{self, OrderError};
 use crate::files::Files;
-use crate::order::{Latency, OrderedVm};
-use crate::testing::FakeKernel;
+use crate::order::Latency;
 use crate::testing::tracefs::Tracefs;
+use crate::testing::{FakeKernel, set, vm};
 use rustix::pipe::pipe;
 use stelia_api::quiet::Report;
 use stelia_cpus::CpuSet;
@@ -190,12 +190,23 @@ impl Node {
         reason
     }
 
-    /// Why the VM was left out of what was carried out.
-    fn left_out(&self, order: &Order) -> Option<String> {
+    /// The report of an order that is carried out.
+    fn done(&self, order: &Order) -> Report {
         match self.answer(order) {
-            OrderAnswer::Done(report) => report.left_out.get(POD).cloned(),
+            OrderAnswer::Done(report) => report,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Why the VM was left out of what was carried out.
+    fn left_out(&self, order: &Order) -> Option<String> {
+        self.done(order).left_out.get(POD).cloned()
+    }
+
+    /// From now on there is this record alone.
+    fn has_only(&mut self, record: &Record, populated: bool) {
+        self.records = Records::default();
+        self.records.add(record, populated);
     }
 
     fn unchanged(&self) {
@@ -210,10 +221,6 @@ fn line(order: &Order) -> Vec<u8> {
     (text + "\n").into_bytes()
 }
 
-fn set(list: &str) -> CpuSet {
-    list.parse().unwrap()
-}
-
 fn latency(cpu: u32) -> String {
     format!("/sys/devices/system/cpu/cpu{cpu}/power/pm_qos_resume_latency_us")
 }
@@ -222,11 +229,8 @@ const DISK: &str = "/proc/irq/24/smp_affinity_list";
 
 /// CPUs 2 and 3 of the one VM are not to sleep deeply.
 fn order() -> Order {
-    let vm = OrderedVm {
-        cpus: set("2-3"),
-        latency: Some(Latency::Microseconds(20)),
-        ..OrderedVm::default()
-    };
+    let mut vm = vm("2-3");
+    vm.latency = Some(Latency::Microseconds(20));
     Order {
         steer: true,
         shared: set("0-1,4-7"),

@@ -1,4 +1,5 @@
 use super::*;
+use crate::trace::tests::listed;
 
 fn histogram(keys: &str, rows: &[(&[&str], u64, Option<u64>)]) -> Histogram {
     let row = |(keys, hits, sum): &(&[&str], u64, Option<u64>)| HistogramRow {
@@ -22,11 +23,9 @@ fn counted(histograms: Vec<(&str, Vec<Histogram>)>) -> TraceCounts {
     TraceCounts::new(&target, &histograms.collect(), &BTreeSet::from([13]))
 }
 
-fn into_attribution(doers: &[Occupant]) -> Vec<(u32, &str, u64, Option<u64>)> {
-    doers
-        .iter()
-        .map(|one| (one.cpu, one.name.as_str(), one.count, one.ns))
-        .collect()
+/// What is told of one histogram of an event.
+fn told(event: &str, histogram: Histogram) -> Attribution {
+    counted(vec![(event, vec![histogram])]).into_attribution()
 }
 
 #[test]
@@ -47,7 +46,7 @@ fn an_interrupt_that_drivers_share_is_counted_once() {
         ("synthetic/stelia_irq", vec![times]),
     ]);
     let expected = [(2, "30 nvme0q3", 2, None), (2, "9 acpi, i801_smbus", 5, Some(700))];
-    assert_eq!(into_attribution(&counted.into_attribution().interrupts), expected);
+    assert_eq!(listed(&counted.into_attribution().interrupts), expected);
 }
 
 /// arm64 has no events of its own for them: the timer is interrupt 13 of each CPU, and the inter-processor interrupts are 1 to 7.
@@ -75,23 +74,18 @@ fn interrupts_that_each_cpu_has_of_its_own_are_no_devices() {
         ("synthetic/stelia_irq", vec![times]),
     ]);
     let attribution = counted.into_attribution();
-    assert_eq!(into_attribution(&attribution.interrupts), [(2, "30 nvme0q3", 2, None)]);
+    assert_eq!(listed(&attribution.interrupts), [(2, "30 nvme0q3", 2, None)]);
     let own = [(2, "IPI", 9, Some(120)), (2, "arch_timer", 250, Some(900))];
-    assert_eq!(into_attribution(&attribution.vectors), own);
+    assert_eq!(listed(&attribution.vectors), own);
 }
 
 #[test]
 fn several_histograms_of_an_event_are_added() {
     let one = histogram("next_comm,common_cpu", &[(&["a", "2"], 5, None)]);
-    let other = histogram(
-        "next_comm,common_cpu",
-        &[(&["a", "5"], 1, None), (&["a", "2"], 1, None)],
-    );
-    let counted = counted(vec![(plan::SWITCH, vec![one, other])]);
-    assert_eq!(
-        into_attribution(&counted.into_attribution().tasks),
-        [(2, "a", 6, None), (5, "a", 1, None)]
-    );
+    let rows: [(&[&str], u64, Option<u64>); 2] = [(&["a", "5"], 1, None), (&["a", "2"], 1, None)];
+    let other = histogram("next_comm,common_cpu", &rows);
+    let attribution = counted(vec![(plan::SWITCH, vec![one, other])]).into_attribution();
+    assert_eq!(listed(&attribution.tasks), [(2, "a", 6, None), (5, "a", 1, None)]);
 }
 
 #[test]
@@ -100,21 +94,15 @@ fn what_the_kernel_calls_by_number_has_its_name_or_its_number() {
         "vec,common_cpu",
         &[(&["9", "1"], 3, None), (&["77", "1"], 1, None), (&["x", "1"], 9, None)],
     );
-    let counted = counted(vec![(plan::SOFTIRQ_ENTRY, vec![softirqs])]);
-    assert_eq!(
-        into_attribution(&counted.into_attribution().softirqs),
-        [(1, "rcu", 3, None), (1, "softirq 77", 1, None)]
-    );
+    let expected = [(1, "rcu", 3, None), (1, "softirq 77", 1, None)];
+    assert_eq!(listed(&told(plan::SOFTIRQ_ENTRY, softirqs).softirqs), expected);
 }
 
 #[test]
 fn counts_that_cannot_be_added_stay_at_the_largest_number() {
     let rows = [(&["a", "2"] as &[&str], u64::MAX, None), (&["a", "2"], 7, None)];
-    let counted = counted(vec![(plan::SWITCH, vec![histogram("next_comm,common_cpu", &rows)])]);
-    assert_eq!(
-        into_attribution(&counted.into_attribution().tasks),
-        [(2, "a", u64::MAX, None)]
-    );
+    let attribution = told(plan::SWITCH, histogram("next_comm,common_cpu", &rows));
+    assert_eq!(listed(&attribution.tasks), [(2, "a", u64::MAX, None)]);
 }
 
 #[test]
@@ -123,12 +111,9 @@ fn of_very_many_the_least_are_told_together_and_none_is_lost() {
         .map(|number| format!("task{number}"))
         .collect();
     let keys: Vec<[&str; 2]> = names.iter().map(|name| [name.as_str(), "3"]).collect();
-    let rows: Vec<(&[&str], u64, Option<u64>)> = keys
-        .iter()
-        .zip(1..)
-        .map(|(keys, hits)| (keys.as_slice(), hits, None))
-        .collect();
-    let attribution = counted(vec![(plan::SWITCH, vec![histogram("next_comm,common_cpu", &rows)])]).into_attribution();
+    let rows = keys.iter().zip(1..).map(|(keys, hits)| (keys.as_slice(), hits, None));
+    let rows: Vec<(&[&str], u64, Option<u64>)> = rows.collect();
+    let attribution = told(plan::SWITCH, histogram("next_comm,common_cpu", &rows));
     assert_eq!(attribution.tasks.len(), MAX_ROWS_PER_KIND + 1);
     let total: u64 = attribution.tasks.iter().map(|one| one.count).sum();
     assert_eq!(total, (1..=2 * MAX_ROWS_PER_KIND as u64).sum::<u64>());
@@ -140,9 +125,6 @@ fn of_very_many_the_least_are_told_together_and_none_is_lost() {
 fn rows_that_cannot_be_read_are_a_problem() {
     let mut one = histogram("next_comm,common_cpu", &[]);
     one.unread = 2;
-    let attribution = counted(vec![(plan::SWITCH, vec![one])]).into_attribution();
-    assert_eq!(
-        attribution.problems,
-        ["2 rows of the kernel's counts could not be read"]
-    );
+    let problems = told(plan::SWITCH, one).problems;
+    assert_eq!(problems, ["2 rows of the kernel's counts could not be read"]);
 }

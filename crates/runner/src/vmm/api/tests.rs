@@ -146,23 +146,6 @@ async fn one_that_is_not_booted_is_waited_for_and_the_window_begins_then() {
 }
 
 #[tokio::test]
-async fn one_that_has_no_vm_yet_is_not_booted() {
-    let refused = answer("404", r#"["Error from API","VM is not created"]"#);
-    let mut fake = Fake::new(CloudHypervisor, &TWO, &[refused.clone(), refused]);
-    assert_eq!(fake.vmm.hold().await.unwrap(), Hold::NotYet("prelaunch".into()));
-    assert_eq!(fake.asked(), ["PUT /api/v1/vm.pause", "GET /api/v1/vm.info"]);
-}
-
-/// Cloud Hypervisor restores a snapshot paused, and refuses to pause what is paused.
-#[tokio::test]
-async fn one_that_was_paused_before_it_ran_has_no_window() {
-    let refused = answer("500", r#"["Error from API","InvalidStateTransition(Paused, Paused)"]"#);
-    let paused = answer("200", r#"{"state":"Paused"}"#);
-    let mut fake = Fake::new(CloudHypervisor, &TWO, &[refused, paused]);
-    assert_eq!(fake.vmm.hold().await.unwrap(), Hold::Paused(None));
-}
-
-#[tokio::test]
 async fn where_the_answer_to_pause_is_lost_the_window_is_reported_all_the_same() {
     let refused = answer("500", "no");
     let paused = answer("200", r#"{"state":"Paused"}"#);
@@ -357,18 +340,4 @@ async fn a_snapshot_that_is_loaded_paused_has_no_window(
     );
     // One that executes the guest is asked nothing before.
     assert_eq!(fake.asked().len(), if never_ran || told.is_empty() { 1 } else { 2 });
-}
-
-#[tokio::test]
-async fn a_lost_answer_to_pause_is_a_window_for_firecracker_too() {
-    let half = "HTTP/1.1 204 No Con".to_owned();
-    let mut fake = Fake::new(
-        Firecracker,
-        &[(42, "fc_vcpu 0", "5000 0 1\n")],
-        &[half, state("Paused")],
-    );
-    fake.vmm.hold().await.unwrap_err();
-    fake.write(42, "syscall", "202 0x1");
-    let held = fake.vmm.hold().await.unwrap();
-    assert!(matches!(held, Hold::Paused(Some(_))), "{held:?}");
 }

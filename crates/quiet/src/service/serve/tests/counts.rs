@@ -11,10 +11,7 @@ fn asked(node: &Node, line: &str) -> OrderAnswer {
 fn who_runs_on_a_vms_cpus_is_counted_between_two_lines() {
     let node = Node::new();
     node.kernel.tree().tracefs = Some(Tracefs::with(&["sched/sched_switch"]));
-    let instances = || {
-        let mut tree = node.kernel.tree();
-        tree.tracefs.as_mut().unwrap().instances().len()
-    };
+    let instances = || node.kernel.tree().tracefs.as_mut().unwrap().instances().len();
     let finish = r#"{"finish":{}}"#;
     let OrderAnswer::Refused(reason) = asked(&node, finish) else {
         panic!("answered")
@@ -22,15 +19,11 @@ fn who_runs_on_a_vms_cpus_is_counted_between_two_lines() {
     assert!(reason.starts_with("nothing is counted"), "{reason}");
     let begun = asked(&node, r#"{"begin":{"cpus":"3","own":[7]}}"#);
     assert_eq!((begun, instances()), (OrderAnswer::Begun, 1));
-    let keys = "next_comm,common_cpu";
-    node.kernel.tree().tracefs.as_mut().unwrap().count(
-        "steliad-quiet",
-        "sched/sched_switch",
-        keys,
-        &["intruder", "3"],
-        4,
-        None,
-    );
+    let (keys, values) = ("next_comm,common_cpu", ["intruder", "3"]);
+    let mut tree = node.kernel.tree();
+    let tracefs = tree.tracefs.as_mut().unwrap();
+    tracefs.count("steliad-quiet", "sched/sched_switch", keys, &values, 4, None);
+    drop(tree);
     let OrderAnswer::Attributed(attribution) = asked(&node, finish) else {
         panic!("refused")
     };
@@ -70,8 +63,7 @@ fn only_cpus_of_live_instances_are_looked_at() {
         OrderAnswer::Refused("0 is no thread's number".into())
     );
     // It ended.
-    node.records = Records::default();
-    node.records.add(&record(), false);
+    node.has_only(&record(), false);
     assert_eq!(reason(&node, "2"), "the CPUs 2 are no VM's");
     // In its container.
     let container = format!(

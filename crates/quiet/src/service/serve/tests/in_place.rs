@@ -24,14 +24,12 @@ fn order_of_one_cpu() -> Order {
 #[test]
 fn an_instance_in_place_is_found_by_the_record_on_its_pod() {
     let mut node = Node::new();
-    node.records = Records::default();
-    node.records.add(&in_a_container(), true);
+    node.has_only(&in_a_container(), true);
     assert_eq!(node.left_out(&order_of_one_cpu()), None);
     // With crun the processes are one level below the container's cgroup.
     let mut crun = in_a_container();
     crun.origin = crun.origin.child("container");
-    node.records = Records::default();
-    node.records.add(&crun, true);
+    node.has_only(&crun, true);
     node.records.0.entry(crun.origin.clone()).or_default().1 = true;
     assert_eq!(node.left_out(&order_of_one_cpu()), None);
 }

@@ -7,21 +7,15 @@ fn an_order_is_carried_out_answered_and_undone_by_one_without_vms() {
     let node = Node::new();
     let sleeps = || [2, 3, 4].map(|cpu| node.value(&latency(cpu)));
     let (before, mask) = (sleeps(), node.value(DISK));
-    let OrderAnswer::Done(report) = node.answer(&order()) else {
-        panic!("refused")
-    };
+    let report = node.done(&order());
     assert_eq!((report.interrupts, report.problems.len()), (1, 0), "{report:?}");
     assert_eq!(sleeps(), ["20", "20", "0"]);
     assert!(set(&node.value(DISK)).is_disjoint(&set("2-3")));
     // The same again changes nothing.
     let writes = node.writes();
-    let OrderAnswer::Done(report) = node.answer(&order()) else {
-        panic!("refused")
-    };
+    let report = node.done(&order());
     assert_eq!((report.writes, node.writes()), (0, writes));
-    let OrderAnswer::Done(report) = node.answer(&Order::default()) else {
-        panic!("refused")
-    };
+    let report = node.done(&Order::default());
     assert_eq!(report.problems, []);
     assert_eq!((sleeps(), node.value(DISK)), (before, mask));
 }
@@ -30,18 +24,13 @@ fn an_order_is_carried_out_answered_and_undone_by_one_without_vms() {
 fn what_is_no_order_is_refused_by_name_and_nothing_is_written() {
     let node = Node::new();
     let long = vec![b' '; MAX_LINE + 1];
+    let no_json = "it is not JSON that is understood";
     let cases: [(&[u8], &str); 6] = [
         (&long, "no order was received: the line is longer than"),
-        (b"\n", "it is not JSON that is understood"),
-        (b"{\"order\":{\"steer\":tru\n", "it is not JSON that is understood"),
-        (
-            b"{\"order\":{\"steer\":true,\"restart\":true}}\n",
-            "unknown field `restart`",
-        ),
-        (
-            b"{\"order\":{\"vms\":{\"x\":{\"cpus\":\"9999999\"}}}}\n",
-            "it is not JSON that is understood",
-        ),
+        (b"\n", no_json),
+        (b"{\"order\":{\"steer\":tru\n", no_json),
+        (b"{\"order\":{\"steer\":true,\"more\":true}}\n", "unknown field `more`"),
+        (b"{\"order\":{\"vms\":{\"x\":{\"cpus\":\"9999999\"}}}}\n", no_json),
         (b"\xff\xfe\n", "no order was received: the line is not UTF-8"),
     ];
     for (bytes, expected) in cases {
@@ -62,16 +51,14 @@ fn a_pod_that_has_no_or_only_a_dead_instance_is_left_out() {
     let none = Some("it has no live instance".to_owned());
     node.records = Records::default();
     assert_eq!(node.left_out(&order()), none);
-    node.records.add(&record(), false);
+    node.has_only(&record(), false);
     assert_eq!(node.left_out(&order()), none);
     // Another pod's record where this one's would be.
     let scope = Tree::of(&record()).scope().clone();
     let mut other = record();
     other.pod = stelia_kubelet::PodUid::parse("3ceda12c-3ee9-40fa-9f42-61428fe654a6").unwrap();
-    let attributes = other
-        .attributes()
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value));
+    let attributes = other.attributes().into_iter();
+    let attributes = attributes.map(|(name, value)| (name.to_owned(), value));
     node.records.0.insert(scope, (attributes.collect(), true));
     assert_eq!(node.left_out(&order()), none);
     node.unchanged();
@@ -84,14 +71,9 @@ fn a_vm_whose_record_is_ahead_of_the_order_keeps_what_it_has() {
     let before = node.writes();
     assert!(before > 0);
     // CPU 3 is taken from it: the record says so first. The program ends and begins in between, as it does for each order here.
-    node.records = Records::default();
-    node.records.add(
-        &Record {
-            exclusive: set("2"),
-            ..record()
-        },
-        true,
-    );
+    let mut smaller = record();
+    smaller.exclusive = set("2");
+    node.has_only(&smaller, true);
     let reason = node.left_out(&order()).unwrap();
     assert!(reason.ends_with("on CPUs 2 stays"), "{reason}");
     assert_eq!(
