@@ -38,25 +38,28 @@ pub(super) struct StepOutcome {
     pub is_partly_removed: bool,
 }
 
-/// Take the steps; those that systemd takes are returned, in their order. A failed step ends the turn for its instance only. `resting`: the
-/// subjects of shared steps that are due and not taken now. Where one of these, or one that fails, was to give CPUs to the list above an
-/// instance, nothing gives them to the instance.
+/// Take the steps; those that systemd takes are returned, in their order. A failed step ends the turn for its instance only.
+///
+/// `lacking`: the instances whose CPUs the list above them lacks. If the step that gives it these CPUs fails, or is in `resting` (the subjects
+/// of shared steps that are due and not taken now), nothing gives exclusive CPUs to such an instance.
 pub(super) fn apply(
     system: &System,
     instances: &mut BTreeMap<PodUid, Instance>,
     steps: Vec<Planned>,
     mut resting: Vec<String>,
+    lacking: &BTreeSet<PodUid>,
 ) -> (BTreeMap<Whom, StepOutcome>, Vec<Planned>) {
     let mut outcomes: BTreeMap<Whom, StepOutcome> = BTreeMap::new();
     let mut failed: BTreeSet<Whom> = BTreeSet::new();
     let mut systemds = Vec::new();
     for Planned { whom, step } in steps {
         let instance = whom.pod().and_then(|pod| instances.get_mut(pod));
-        let lacks_above = |instance: &Instance| {
+        let waits_for_list = |instance: &Instance| {
             let (partition, above) = (instance.record.partition, instance.above());
             resting.iter().any(|subject| Step::is_needed(subject, partition, above))
         };
-        if step.gives_exclusive_cpus() && instance.as_deref().is_some_and(lacks_above) {
+        let is_lacking = whom.pod().is_some_and(|pod| lacking.contains(pod));
+        if is_lacking && step.gives_exclusive_cpus() && instance.as_deref().is_some_and(waits_for_list) {
             continue;
         }
         let outcome = outcomes.entry(whom.clone()).or_insert_with(|| StepOutcome {

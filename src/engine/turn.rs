@@ -24,6 +24,8 @@ struct Plan {
     steps: Vec<Planned>,
     /// The subjects of shared steps that are due and rest.
     resting: Vec<String>,
+    /// The instances whose CPUs the list above them lacks.
+    lacking: BTreeSet<PodUid>,
 }
 
 impl EngineState {
@@ -63,14 +65,15 @@ impl EngineState {
             assessed.extend(assessment.map(|assessment| (pod.clone(), assessment)));
         }
         let waits = stelia_decide::waits(&self.picture.snapshot, &self.picture.facts, &assessed);
+        let shown = self.waits_of_failures(&assessed, &waits);
         let in_vain = self.waits_in_vain(&assessed, &waits);
         self.view_writer
-            .show(&mut self.picture, &self.settings.policies, &assessed, &in_vain, &gone);
+            .show(&mut self.picture, &self.settings.policies, &assessed, &shown, &gone);
         self.instance_log.instances(&self.picture, &assessed, &gone);
         assessed.retain(|pod, _| !self.retries.instances.rests(pod));
         self.retries.waiting.extend(waits.keys().cloned());
-        let plan = self.plan(&assessed, shared);
-        let passing = |pod: &PodUid| waits.contains_key(pod) && !in_vain.contains_key(pod);
+        let plan = self.plan(&assessed, &waits, shared);
+        let passing = |pod: &PodUid| waits.contains_key(pod) && !in_vain.contains(pod);
         let settled = self.take(plan, &assessed, passing, now);
         let resting = whom.iter().filter(|pod| self.retries.instances.rests(pod));
         let others = gone.iter().chain(resting).cloned().map(Whom::Instance);
@@ -197,12 +200,12 @@ impl EngineState {
     }
 
     /// The steps for these instances and those that all share, without any that rests or is under way.
-    fn plan(&mut self, assessed: &BTreeMap<PodUid, Assessment>, shared: bool) -> Plan {
+    fn plan(&mut self, assessed: &BTreeMap<PodUid, Assessment>, waits: &BTreeMap<PodUid, Wait>, shared: bool) -> Plan {
         let (snapshot, policies) = (&self.picture.snapshot, &self.settings.policies);
         if assessed.is_empty() && !shared {
             return Plan::default();
         }
-        let mut steps = plan_for(snapshot, &self.picture.facts, policies, assessed);
+        let mut steps = plan_for(snapshot, &self.picture.facts, policies, assessed, waits);
         let shared = steps.iter().filter(|planned| planned.whom == Whom::Node);
         let subjects: BTreeSet<String> = shared.map(|planned| planned.step.subject()).collect();
         self.retries.shared.keep(|subject| subjects.contains(subject));
@@ -218,13 +221,23 @@ impl EngineState {
             let rests = planned.whom == Whom::Node && resting.contains(&planned.step.subject());
             !under_way && !rests
         });
-        Plan { steps, resting }
+        let lacks = waits.iter().filter(|(_, wait)| matches!(wait, Wait::ListAbove(_)));
+        let lacking = lacks.map(|(pod, _)| pod.clone()).collect();
+        Plan {
+            steps,
+            resting,
+            lacking,
+        }
     }
 
     /// Take the steps. `passing`: the instance waits for what others end. Returns the settled: no step remains, or none can be taken now.
     fn take(
         &mut self,
-        Plan { steps, resting }: Plan,
+        Plan {
+            steps,
+            resting,
+            lacking,
+        }: Plan,
         assessed: &BTreeMap<PodUid, Assessment>,
         passing: impl Fn(&PodUid) -> bool,
         now: Instant,
@@ -250,7 +263,13 @@ impl EngineState {
             self.dirty.plan.extend(assessed.keys().cloned());
             self.dirty.shared = true;
         }
-        let (outcomes, systemds) = apply(&self.system, &mut self.picture.snapshot.instances, steps, resting);
+        let (outcomes, systemds) = apply(
+            &self.system,
+            &mut self.picture.snapshot.instances,
+            steps,
+            resting,
+            &lacking,
+        );
         for instance in before.values() {
             self.picture
                 .follow_record(&self.settings.policies, instance, &mut self.dirty);
@@ -292,20 +311,37 @@ impl EngineState {
         move |subject| wants.is_some_and(|(partition, above)| Step::is_needed(subject, partition, above))
     }
 
-    /// The waits that nothing is about to end: no step does, or the one that does failed and rests.
+    /// The instances whose wait nothing is about to end: no step does, or the one that does failed and rests.
     fn waits_in_vain(
         &self,
         assessed: &BTreeMap<PodUid, Assessment>,
         waits: &BTreeMap<PodUid, Wait>,
-    ) -> BTreeMap<PodUid, Wait> {
-        let rests = |pod: &PodUid| {
-            let other = assessed.get(pod).and_then(|assessment| assessment.blocked.as_ref());
-            let other_rests = other.is_some_and(|other| self.retries.instances.rests(&other.by));
-            other_rests || self.retries.shared.any_rests(self.needs_step_of(pod))
+    ) -> BTreeSet<PodUid> {
+        let retries = &self.retries;
+        let is_in_vain = |pod: &PodUid, wait: &Wait| match (wait, blocked_by(assessed, pod)) {
+            (wait, _) if !wait.others_end_it() => true,
+            (_, Some(other)) if retries.instances.rests(other) => true,
+            _ => retries.shared.any_rests(self.needs_step_of(pod)),
         };
-        let waits = waits.iter();
-        let in_vain = waits.filter(|(pod, wait)| !wait.others_end_it() || rests(pod));
-        in_vain.map(|(pod, wait)| (pod.clone(), *wait)).collect()
+        let in_vain = waits.iter().filter(|(pod, wait)| is_in_vain(pod, wait));
+        in_vain.map(|(pod, _)| pod.clone()).collect()
+    }
+
+    /// The waits that are shown: those that no step ends, or whose step failed when it was last taken. A step that is about to be tried again
+    /// does not hide them.
+    fn waits_of_failures(
+        &self,
+        assessed: &BTreeMap<PodUid, Assessment>,
+        waits: &BTreeMap<PodUid, Wait>,
+    ) -> BTreeMap<PodUid, Wait> {
+        let retries = &self.retries;
+        let has_failed = |pod: &PodUid, wait: &Wait| match (wait, blocked_by(assessed, pod)) {
+            (wait, _) if !wait.others_end_it() => true,
+            (_, Some(other)) if !retries.instances.failures(other).is_empty() => true,
+            _ => retries.shared.failures_of(self.needs_step_of(pod)).next().is_some(),
+        };
+        let shown = waits.iter().filter(|(pod, wait)| has_failed(pod, wait));
+        shown.map(|(pod, wait)| (pod.clone(), *wait)).collect()
     }
 
     /// A shared step was taken, or failed: plan again for the instances that wait for one.
@@ -400,4 +436,9 @@ impl EngineState {
             "isolated pod {pod}: the kernel gives it the partition that it had refused ({retries} retries by audits)"
         );
     }
+}
+
+/// The instance whose cgroups have the CPUs that this one is to have.
+fn blocked_by<'a>(assessed: &'a BTreeMap<PodUid, Assessment>, pod: &PodUid) -> Option<&'a PodUid> {
+    assessed.get(pod)?.blocked.as_ref().map(|other| &other.by)
 }

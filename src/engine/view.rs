@@ -6,8 +6,7 @@ use std::sync::Arc;
 use stelia_api::Error;
 use stelia_decide::entitlement::Entitlement;
 use stelia_decide::{
-    Assessment, Derived, Instance, Snapshot, Wait, allocator, is_off_its_cpus, not_isolated, placement_of,
-    shown_degraded, shown_state,
+    Assessment, Derived, Instance, Snapshot, Wait, allocator, is_off_its_cpus, not_isolated, placement_of, shown_state,
 };
 use stelia_kernel::cgroup::{self, CgroupPath, Cgroups, File};
 use stelia_kernel::clock::now_us;
@@ -112,7 +111,7 @@ pub(super) fn instance(
         state,
         state_since_us,
         not_isolated: not_isolated(instance, assessment, wait),
-        degraded: shown_degraded(instance, assessment, wait),
+        degraded: assessment.degraded.clone(),
         exclusive: record.exclusive.clone(),
         allocation: record.allocation.clone(),
         float: instance.float().map(|leaf| leaf.cpus.clone()).unwrap_or_default(),

@@ -34,7 +34,7 @@ pub use attach::{AdoptedPlacement, attached, placement_of};
 pub use derived::{Assessment, Blocked, Concerned, Derived};
 pub use home::{Above, Registration};
 pub use kubelet_state::{refused_beside, usable_state};
-pub use shown_state::{is_off_its_cpus, not_isolated, shown_degraded, shown_state};
+pub use shown_state::{is_off_its_cpus, not_isolated, shown_state};
 pub use snapshot::{
     Instance, InstanceCgroup, Level, MisplacedThread, Outside, RemainingThread, Slice, Snapshot, ThreadedCgroup,
     VcpuNow,

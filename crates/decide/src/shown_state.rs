@@ -63,20 +63,6 @@ pub fn not_isolated(instance: &Instance, assessment: &Assessment, wait: Option<&
     }
 }
 
-/// Why it is degraded. `wait`: what it waits for, if nothing is about to end that; it is added while the VM is isolated or pinned.
-pub fn shown_degraded(instance: &Instance, assessment: &Assessment, wait: Option<&Wait>) -> Vec<Reason> {
-    let record = &instance.record;
-    let is_there = matches!(shown_state(record, assessment), State::Isolated | State::Pinned);
-    let wait = wait.filter(|_| is_there);
-    let waiting =
-        wait.map(|wait| Reason::of(&record.pod, ReasonCode::CpusInUse, wait.text()).with_fix(FIX_OF_WAIT.to_owned()));
-    assessment.degraded.iter().cloned().chain(waiting).collect()
-}
-
-/// What waits in vain waits for another program's doing.
-const FIX_OF_WAIT: &str =
-    "find what else has the CPUs in cpuset.cpus.exclusive; run journalctl -u steliad for the kernel's answer";
-
 fn fix_without_vcpus(name: &PodName) -> String {
     format!("kubectl logs -n {} {}", name.namespace(), name.name())
 }

@@ -11,7 +11,7 @@ use stelia_settings::Partition;
 use super::*;
 use crate::steps::laws::{Case, INSTANCES, cases, pod};
 use crate::steps::tests::apply;
-use crate::{plan, plan_for};
+use crate::{plan, plan_for, waits};
 
 /// What happens to one instance.
 #[derive(Debug, Clone)]
@@ -195,7 +195,8 @@ proptest! {
             let anew = Derived::of(&now, &policies);
             prop_assert_eq!(&kept, &anew, "after {:?}", event);
             let planned = assess(&now, &kept, &policies);
-            prop_assert_eq!(plan_for(&now, &kept, &policies, &planned), plan(&now, &policies));
+            let waits = waits(&now, &kept, &planned);
+            prop_assert_eq!(plan_for(&now, &kept, &policies, &planned, &waits), plan(&now, &policies));
             // Whom it does not concern is not looked at again.
             for (pod, was) in assessed.iter().filter(|(pod, _)| concerned == Concerned::Itself && **pod != whom) {
                 prop_assert_eq!(Some(was), planned.get(pod), "{} after {:?}", pod, event);

@@ -93,7 +93,8 @@ pub fn plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Planned> {
     let assessed: BTreeMap<PodUid, Assessment> = live
         .map(|instance| (instance.record.pod.clone(), assess(instance)))
         .collect();
-    plan_for(snapshot, &facts, policies, &assessed)
+    let waits = waits(snapshot, &facts, &assessed);
+    plan_for(snapshot, &facts, policies, &assessed, &waits)
 }
 
 /// What a plan is made from.
@@ -111,13 +112,14 @@ pub fn plan_for(
     facts: &Derived,
     policies: &Policies,
     assessed: &BTreeMap<PodUid, Assessment>,
+    waits: &BTreeMap<PodUid, Wait>,
 ) -> Vec<Planned> {
     let inputs = Inputs {
         snapshot,
         facts,
         policies,
     };
-    let mut planning = Planning::of(inputs, assessed);
+    let mut planning = Planning::of(inputs, assessed, waits);
     // While records change, instances only leave other pods' CPUs: the changes may give CPUs to other instances.
     if planning.change_records() {
         return planning.steps;
@@ -158,12 +160,12 @@ struct Planning<'a> {
     inputs: Inputs<'a>,
     participants: Vec<Participant<'a>>,
     lists: SharedLists<'a>,
-    waits: BTreeMap<PodUid, Wait>,
+    waits: &'a BTreeMap<PodUid, Wait>,
     steps: Vec<Planned>,
 }
 
 impl<'a> Planning<'a> {
-    fn of(inputs: Inputs<'a>, assessed: &'a BTreeMap<PodUid, Assessment>) -> Self {
+    fn of(inputs: Inputs<'a>, assessed: &'a BTreeMap<PodUid, Assessment>, waits: &'a BTreeMap<PodUid, Wait>) -> Self {
         let instances = &inputs.snapshot.instances;
         let participant = |(pod, assessment): (&'a PodUid, &'a Assessment)| {
             let instance = instances.get(pod).filter(|instance| instance.populated)?;
@@ -177,7 +179,7 @@ impl<'a> Planning<'a> {
             inputs,
             participants: assessed.iter().filter_map(participant).collect(),
             lists: SharedLists::of(inputs.snapshot, inputs.facts.totals()),
-            waits: waits(inputs.snapshot, inputs.facts, assessed),
+            waits,
             steps: Vec::new(),
         }
     }

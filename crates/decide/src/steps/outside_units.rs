@@ -49,13 +49,14 @@ pub(super) fn restrict(snapshot: &Snapshot, facts: &Derived) -> Vec<Step> {
     steps
 }
 
-/// Whether the unit that this step restricts may still run on some of these CPUs.
-pub(super) fn is_on(snapshot: &Snapshot, restriction: &Step, cpus: &CpuSet) -> bool {
-    let Step::Restrict { unit, .. } = restriction else {
+/// Whether this step takes some of these CPUs from its unit.
+pub(super) fn takes_any(snapshot: &Snapshot, facts: &Derived, restriction: &Step, cpus: &CpuSet) -> bool {
+    let Step::Restrict { unit, cpus: kept, .. } = restriction else {
         return false;
     };
-    let now = snapshot.outside.get(unit);
-    now.is_some_and(|now| now.cpus.is_empty() || !now.cpus.is_disjoint(cpus))
+    let now = snapshot.outside.get(unit).map(|now| &now.cpus);
+    let now = now.filter(|now| !now.is_empty()).unwrap_or(facts.online());
+    !now.difference(kept).is_disjoint(cpus)
 }
 
 /// Give every unit its own list back when no pinned instance is left. A VM whose record cannot be read may be a pinned one.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use stelia_kubelet::PodUid;
 use stelia_model::record::Phase;
 
-use super::outside_units::{is_on, restrict};
+use super::outside_units::{restrict, takes_any};
 use super::shared_lists::SharedLists;
 use super::{Step, ThreadPlacement, growing_list, limits, thread_placement};
 use crate::home::Above;
@@ -54,6 +54,7 @@ pub fn waits<'a>(
 ) -> BTreeMap<PodUid, Wait> {
     let node = NodeNow {
         snapshot,
+        facts,
         lists: SharedLists::of(snapshot, facts.totals()),
         restrictions: restrict(snapshot, facts),
     };
@@ -68,6 +69,7 @@ pub fn waits<'a>(
 /// What all instances share, as far as they wait for it.
 struct NodeNow<'a> {
     snapshot: &'a Snapshot,
+    facts: &'a Derived,
     lists: SharedLists<'a>,
     restrictions: Vec<Step>,
 }
@@ -88,8 +90,8 @@ impl NodeNow<'_> {
             return Some(Wait::OtherInstance { leaves: other.leaves });
         }
         if !instance.record.has_partition() {
-            let is_here = |step: &Step| is_on(self.snapshot, step, &instance.record.exclusive);
-            return self.restrictions.iter().any(is_here).then_some(Wait::OutsideUnits);
+            let takes_its = |step: &Step| takes_any(self.snapshot, self.facts, step, &instance.record.exclusive);
+            return self.restrictions.iter().any(takes_its).then_some(Wait::OutsideUnits);
         }
         let above = instance.above();
         if !instance.needed().is_disjoint(self.lists.remaining(above.other())) {

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use stelia_api::BUS_NAME;
 use stelia_api::client::{JobProxy, MoveRow};
-use stelia_koordinator::allocator::CpuSource;
 use stelia_model::JobPhase;
 use tokio::time::{Instant, sleep};
+use zbus::fdo::DBusProxy;
+use zbus::names::BusName;
 use zbus::proxy::CacheProperties;
 
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, options};
@@ -118,9 +120,13 @@ pub(crate) async fn rebalance(
     let job = JobProxy::builder(client.connection()).cache_properties(CacheProperties::No);
     let job = job.path(&path).build().await?;
     let mut away: Option<Instant> = None;
-    // Reading the job would start a daemon that was stopped, and describing does not.
+    let bus = DBusProxy::new(client.connection()).await?;
+    // Reading the job would start a daemon that was stopped.
     let phase = async || {
-        client.describe().await?;
+        let name = BusName::try_from(BUS_NAME)?;
+        if !client.answer_in_time(bus.name_has_owner(name)).await? {
+            return Err(Failure::NotRunning(1));
+        }
         client.answer_in_time(job.phase()).await
     };
     done.phase = loop {
@@ -143,6 +149,8 @@ pub(crate) async fn rebalance(
 #[cfg(test)]
 mod tests {
     use stelia_koordinator::allocator::Qos;
+
+    use stelia_koordinator::allocator::CpuSource;
 
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, allocation, instance_mut, node};

@@ -189,7 +189,7 @@ mod tests {
                 text: String::new(),
                 fix: String::new(),
             };
-            told.is_up_to_kubelet("vm", 6, dry_run, is_node_damaged);
+            told.refuse("vm", 6, dry_run, is_node_damaged);
             told
         };
         let planned = told(true, false);

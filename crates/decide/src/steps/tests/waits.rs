@@ -4,7 +4,7 @@ use stelia_api::ReasonCode;
 
 use super::*;
 use crate::home::Above;
-use crate::{Level, not_isolated, shown_degraded};
+use crate::{Level, not_isolated};
 
 /// An instance whose vCPU threads are about to be pinned.
 fn attaching(partition: Partition) -> Snapshot {
@@ -60,12 +60,6 @@ fn a_wait_is_shown_with_what_it_delays() {
     let reason = not_isolated(snapshot.first(), &assessment, Some(&wait)).unwrap();
     assert_eq!(reason.code, ReasonCode::Pinning);
     assert!(reason.text.ends_with(lacks), "{}", reason.text);
-    assert_eq!(shown_degraded(snapshot.first(), &assessment, Some(&wait)), []);
     snapshot.first_mut().record.phase = Phase::Isolated;
     assert_eq!(not_isolated(snapshot.first(), &assessment, Some(&wait)), None);
-    let degraded = shown_degraded(snapshot.first(), &assessment, Some(&wait));
-    assert_eq!(
-        (degraded[0].code, degraded[0].text.as_str()),
-        (ReasonCode::CpusInUse, lacks)
-    );
 }

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use stelia_cpus::CpuSet;
 use stelia_kernel::cgroup::hierarchy::CONTROLLERS;
 use stelia_kernel::kernel_release::isolated_is_safe;
-use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::{CpuManagerState, KubeletConfig};
 
 use super::{CheckResult, NO_VMS, Observed, fail, note, pass, warn};

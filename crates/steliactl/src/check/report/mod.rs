@@ -87,7 +87,9 @@ impl Report {
                 _ if line.contains(FORMER) => FORMER,
                 fact => fact.unwrap_or(line),
             };
-            if !self.wrong.iter().any(|said| said.contains(&format!(": {fact}"))) {
+            let is_said =
+                |said: &String| said.ends_with(&format!(": {fact}")) || fact == FORMER && said.contains(FORMER);
+            if !self.wrong.iter().any(is_said) {
                 self.wrong.push(format!("{heading}: {line}"));
             }
         }

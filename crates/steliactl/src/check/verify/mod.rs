@@ -35,9 +35,9 @@ const RELEASED: &str = "former";
 const DENIED: [&str; 2] = ["Permission denied", "No such file"];
 /// The time that a VM may wait: a VMM has started by then.
 const MAX_WAIT_US: u64 = 60_000_000;
-/// How often everything is read while a finding may pass by itself. Daemon and guest change what is read meanwhile: the thread of a vCPU that
-/// was unplugged ends before the runner attaches the others.
-const READINGS: usize = 3;
+/// How often everything is read, at least and at most, while a finding may pass by itself. Daemon and guest change what is read meanwhile: the
+/// thread of a vCPU that was unplugged ends before the runner attaches the others.
+const READINGS: [usize; 2] = [3, 5];
 /// Between two readings. Callers that are not root get a former answer of the daemon for up to a second.
 const PAUSE: Duration = Duration::from_millis(1_100);
 
@@ -108,8 +108,8 @@ impl Finding {
     }
 
     /// By what it is found again. Its kind may change: the daemon comes to see what the kernel had before.
-    fn key(&self) -> (&str, &str) {
-        (&self.code, &self.pod.pod_uid)
+    fn key(&self) -> (String, String) {
+        (self.code.clone(), self.pod.pod_uid.clone())
     }
 
     /// Whether it may go away by itself, so that it is read again. A VM that is being released is gone in a moment, and one that is resized
@@ -180,28 +180,26 @@ pub(crate) async fn gather(
     demands: Demands,
 ) -> Result<Verified, Failure> {
     let mut described = selected.described.clone();
-    let former = of_former(selected.former.clone(), restart(&described), demands);
-    let uids = selected.uids();
+    let (demanded, uids) = (&selected.selection, selected.uids());
     let selected = uids.as_ref();
-    let mut readings = Vec::new();
-    let now = loop {
+    let (mut before, mut reading) = (BTreeSet::new(), 0);
+    let (mut findings, now) = loop {
         let of_selected = |uid: &PodUid| selected.is_none_or(|selected| selected.contains(uid.as_str()));
         described.node.instances.retain(|uid, _| of_selected(uid));
         // The kernel comes first: a dry run may be what makes the daemon look.
         let checked = kernel::check(&described, roots);
         let preview = client.reconcile(true).await?;
         let now = output::now();
-        let findings = one_reading(&described, &checked, &preview, demands, now);
-        let may_pass = findings.iter().any(Finding::may_be_transient);
-        readings.push(findings);
-        if !may_pass || readings.len() == READINGS {
-            break now;
+        let mut findings = one_reading(&described, &checked, &preview, demands, now);
+        reading += 1;
+        if is_last_reading(&mut findings, &mut before, reading) {
+            break (findings, now);
         }
         tokio::time::sleep(PAUSE).await;
         described = client.describe().await?;
     };
-    let mut findings = what_stays(readings);
-    findings.extend(former);
+    let former = demanded.former(&described);
+    findings.extend(of_former(former, restart(&described), demands));
     let mut unread = Some("the ledger is off".to_owned());
     if described.node.ledger.enabled {
         let above = ledger::above_guarantee(client, selected).await;
@@ -378,15 +376,19 @@ fn of_ledger(above: Result<Vec<(Pod, String)>, Failure>, demands: Demands) -> Ve
     })
 }
 
-/// The findings of the last reading. What may pass by itself counts only if each reading had it; what could not be read the last time is not
-/// verified, whatever was read before.
-fn what_stays(mut readings: Vec<Vec<Finding>>) -> Vec<Finding> {
-    let mut last = readings.pop().unwrap_or_default();
-    let before = readings.iter().map(|reading| reading.iter().map(Finding::key));
-    let before: Vec<BTreeSet<_>> = before.map(Iterator::collect).collect();
-    let stays = |one: &Finding| before.iter().all(|reading| reading.contains(&one.key()));
-    last.retain(|one| !one.may_be_transient() || one.kind == Kind::Unread || stays(one));
-    last
+/// Whether this reading is the last; then what may pass by itself counts only if the reading before had it too. What could not be read the
+/// last time is not verified, whatever was read before. `before` follows.
+fn is_last_reading(findings: &mut Vec<Finding>, before: &mut BTreeSet<(String, String)>, reading: usize) -> bool {
+    let [least, most] = READINGS;
+    let transient = findings.iter().filter(|one| one.may_be_transient());
+    let now: BTreeSet<_> = transient.map(Finding::key).collect();
+    let is_last = now.is_empty() || reading == most || reading >= least && now.is_subset(before);
+    if is_last {
+        let stays = |one: &Finding| one.kind == Kind::Unread || before.contains(&one.key());
+        findings.retain(|one| !one.may_be_transient() || stays(one));
+    }
+    *before = now;
+    is_last
 }
 
 impl Verified {

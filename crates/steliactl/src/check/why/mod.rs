@@ -13,7 +13,6 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use stelia_api::Reason;
 use stelia_cpus::CpuSet;
-use stelia_koordinator::allocator::CpuSource;
 use stelia_model::Instance;
 
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, fact};

@@ -4,6 +4,8 @@ use stelia_koordinator::allocator::{AllocatorPolicies, HeldCpus};
 use stelia_koordinator::report::Allocator;
 use stelia_koordinator::report::testing;
 
+use stelia_koordinator::allocator::CpuSource;
+
 use super::*;
 
 /// Eight CPUs, of which 1 and 6-7 are free.

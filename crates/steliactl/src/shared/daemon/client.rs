@@ -17,7 +17,7 @@ use super::names;
 use super::node::Description;
 use super::pod::{Pod, Pods};
 use super::selection::{Selected, Selection};
-use crate::shared::output::json_of;
+use crate::shared::output::{json_of, note};
 
 /// Timeout of a call to the daemon.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(25);
@@ -136,7 +136,11 @@ impl Client {
     /// # Errors
     /// No VM has any of its names and patterns, or the daemon does not answer.
     pub(crate) async fn select(&self, selection: &Selection) -> Result<Selected, Failure> {
-        Selected::of(selection, self.describe().await?)
+        let selected = Selected::of(selection, self.describe().await?)?;
+        if let Some(namespace) = selected.empty_namespace() {
+            note(&format!("no VM in namespace {namespace}"));
+        }
+        Ok(selected)
     }
 
     /// The VMs and containers that the rules of this configuration match and that are not managed.

@@ -147,6 +147,14 @@ impl Selected {
             .collect()
     }
 
+    /// The namespace that is asked for, if it has no VM and none was released there: that is no error, as with kubectl.
+    pub(super) fn empty_namespace(&self) -> Option<&str> {
+        let namespace = self.selection.namespace.as_deref()?;
+        let all = Pods::of(&self.described);
+        let is_empty = self.former.is_empty() && !all.iter().any(|pod| self.selection.has_namespace(pod));
+        is_empty.then_some(namespace)
+    }
+
     /// The UIDs; `None`: of all.
     pub(crate) fn uids(&self) -> Option<BTreeSet<String>> {
         let uids = self.vms.iter().map(|vm| vm.pod.to_string());
