@@ -87,8 +87,11 @@ impl Report {
                 _ if line.contains(FORMER) => FORMER,
                 fact => fact.unwrap_or(line),
             };
-            let is_said =
-                |said: &String| said.ends_with(&format!(": {fact}")) || fact == FORMER && said.contains(FORMER);
+            // A diagnosis may add to the fact what follows from it.
+            let [whole, begun] = [format!(": {fact}"), format!(": {fact}; ")];
+            let is_said = |said: &String| {
+                said.ends_with(&whole) || said.contains(&begun) || fact == FORMER && said.contains(FORMER)
+            };
             if !self.wrong.iter().any(is_said) {
                 self.wrong.push(format!("{heading}: {line}"));
             }
