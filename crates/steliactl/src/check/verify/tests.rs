@@ -450,7 +450,7 @@ fn what_may_pass_counts_only_if_it_was_there_at_the_reading_before_and_a_newer_d
     // What comes meanwhile and stays; what comes and goes. What could not be read is not verified.
     let calm = preview(&[], &[]);
     assert_eq!(codes(vec![read(&calm), read(&rows), read(&rows)]), all);
-    let comes_and_goes = [&rows, &calm, &rows, &calm, &rows].map(|rows| read(rows));
+    let comes_and_goes = [&rows, &calm, &rows, &calm, &rows].map(read);
     assert_eq!(codes(comes_and_goes.to_vec()), all[1..]);
     // The kernel has it, and the daemon comes to see it.
     let (differs, mut seen) = (ReasonCode::CpusetChanged, described());
