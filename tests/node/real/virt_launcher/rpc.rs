@@ -5,8 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use http::Uri;
-use http::uri::PathAndQuery;
+use ::http::Uri;
+use ::http::uri::PathAndQuery;
 use prost::Message;
 use stelia_device_plugin::api::Status;
 use stelia_device_plugin::api::transport::Channel;
