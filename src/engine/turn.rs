@@ -15,6 +15,7 @@ use super::out_of_date::Stale;
 use super::outside_units;
 use super::pass::Pass;
 use super::picture;
+use super::retries::Retries;
 use super::state::EngineState;
 use crate::journal::{self, about};
 
@@ -65,15 +66,24 @@ impl EngineState {
             assessed.extend(assessment.map(|assessment| (pod.clone(), assessment)));
         }
         let waits = stelia_decide::waits(&self.picture.snapshot, &self.picture.facts, &assessed);
-        let shown = self.waits_of_failures(&assessed, &waits);
-        let in_vain = self.waits_in_vain(&assessed, &waits);
+        let Retries {
+            instances,
+            shared: of_all,
+            ..
+        } = &self.retries;
+        // A step that is about to be tried again does not hide a wait, and whoever asks waits for it.
+        let has_failed = |pod: &PodUid| !instances.failures(pod).is_empty();
+        let shown = self.stuck_waits(&assessed, &waits, has_failed, |of| {
+            of_all.failures_of(of).next().is_some()
+        });
+        let in_vain = self.stuck_waits(&assessed, &waits, |pod| instances.rests(pod), |of| of_all.any_rests(of));
         self.view_writer
             .show(&mut self.picture, &self.settings.policies, &assessed, &shown, &gone);
         self.instance_log.instances(&self.picture, &assessed, &gone);
         assessed.retain(|pod, _| !self.retries.instances.rests(pod));
         self.retries.waiting.extend(waits.keys().cloned());
         let plan = self.plan(&assessed, &waits, shared);
-        let passing = |pod: &PodUid| waits.contains_key(pod) && !in_vain.contains(pod);
+        let passing = |pod: &PodUid| waits.contains_key(pod) && !in_vain.contains_key(pod);
         let settled = self.take(plan, &assessed, passing, now);
         let resting = whom.iter().filter(|pod| self.retries.instances.rests(pod));
         let others = gone.iter().chain(resting).cloned().map(Whom::Instance);
@@ -311,37 +321,20 @@ impl EngineState {
         move |subject| wants.is_some_and(|(partition, above)| Step::is_needed(subject, partition, above))
     }
 
-    /// The instances whose wait nothing is about to end: no step does, or the one that does failed and rests.
-    fn waits_in_vain(
+    /// The waits that no step ends, or whose step is stuck: that of another instance, or one that all share.
+    fn stuck_waits(
         &self,
         assessed: &BTreeMap<PodUid, Assessment>,
         waits: &BTreeMap<PodUid, Wait>,
-    ) -> BTreeSet<PodUid> {
-        let retries = &self.retries;
-        let is_in_vain = |pod: &PodUid, wait: &Wait| match (wait, blocked_by(assessed, pod)) {
-            (wait, _) if !wait.others_end_it() => true,
-            (_, Some(other)) if retries.instances.rests(other) => true,
-            _ => retries.shared.any_rests(self.needs_step_of(pod)),
-        };
-        let in_vain = waits.iter().filter(|(pod, wait)| is_in_vain(pod, wait));
-        in_vain.map(|(pod, _)| pod.clone()).collect()
-    }
-
-    /// The waits that are shown: those that no step ends, or whose step failed when it was last taken. A step that is about to be tried again
-    /// does not hide them.
-    fn waits_of_failures(
-        &self,
-        assessed: &BTreeMap<PodUid, Assessment>,
-        waits: &BTreeMap<PodUid, Wait>,
+        is_stuck: impl Fn(&PodUid) -> bool,
+        is_any_stuck: impl Fn(&dyn Fn(&String) -> bool) -> bool,
     ) -> BTreeMap<PodUid, Wait> {
-        let retries = &self.retries;
-        let has_failed = |pod: &PodUid, wait: &Wait| match (wait, blocked_by(assessed, pod)) {
-            (wait, _) if !wait.others_end_it() => true,
-            (_, Some(other)) if !retries.instances.failures(other).is_empty() => true,
-            _ => retries.shared.failures_of(self.needs_step_of(pod)).next().is_some(),
+        let blocked_by = |pod: &PodUid| Some(&assessed.get(pod)?.blocked.as_ref()?.by);
+        let lasts = |(pod, wait): &(&PodUid, &Wait)| {
+            !wait.others_end_it() || blocked_by(pod).is_some_and(&is_stuck) || is_any_stuck(&self.needs_step_of(pod))
         };
-        let shown = waits.iter().filter(|(pod, wait)| has_failed(pod, wait));
-        shown.map(|(pod, wait)| (pod.clone(), *wait)).collect()
+        let lasting = waits.iter().filter(lasts);
+        lasting.map(|(pod, wait)| (pod.clone(), *wait)).collect()
     }
 
     /// A shared step was taken, or failed: plan again for the instances that wait for one.
@@ -436,9 +429,4 @@ impl EngineState {
             "isolated pod {pod}: the kernel gives it the partition that it had refused ({retries} retries by audits)"
         );
     }
-}
-
-/// The instance whose cgroups have the CPUs that this one is to have.
-fn blocked_by<'a>(assessed: &'a BTreeMap<PodUid, Assessment>, pod: &PodUid) -> Option<&'a PodUid> {
-    assessed.get(pod)?.blocked.as_ref().map(|other| &other.by)
 }

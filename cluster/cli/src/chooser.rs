@@ -59,9 +59,10 @@ impl Chooser {
                 free: free.collect(),
                 policy: stored.alignment.as_ref().map(|alignment| alignment.policy.clone()),
             };
-            return match zones.free.is_empty() {
-                true => Self::Nobody("its object has no CPUs".to_owned()),
-                false => Self::Amounts(zones),
+            return if zones.free.is_empty() {
+                Self::Nobody("its object has no CPUs".to_owned())
+            } else {
+                Self::Amounts(zones)
             };
         };
         match facts.allocator_node() {
@@ -213,18 +214,20 @@ impl Zones {
 
     fn largest(&self) -> u64 {
         let free = self.free.values().copied();
-        match self.is_single_node() {
-            true => free.max().unwrap_or(0),
-            false => free.fold(0, u64::saturating_add),
+        if self.is_single_node() {
+            free.max().unwrap_or(0)
+        } else {
+            free.fold(0, u64::saturating_add)
         }
     }
 
     /// The number of pods with this many CPUs; unlimited for pods without CPUs.
     fn fit(&self, cpus: u64) -> u64 {
         let of = |free: u64| free.checked_div(cpus).unwrap_or(u64::MAX);
-        match self.is_single_node() {
-            true => self.free.values().map(|free| of(*free)).fold(0, u64::saturating_add),
-            false => of(self.largest()),
+        if self.is_single_node() {
+            self.free.values().map(|free| of(*free)).fold(0, u64::saturating_add)
+        } else {
+            of(self.largest())
         }
     }
 

@@ -161,9 +161,10 @@ fn run(cli: &Cli) -> Result<String, Failure> {
                 let text = ledger::absent(&rings, (since_us, until_us));
                 // It may be in a ring that could not be read.
                 let may_be_there = rings.iter().any(|ring| ring.problem.is_some());
-                return Err(match may_be_there {
-                    true => Failure::Other(text),
-                    false => Failure::NoSuchObject(text),
+                return Err(if may_be_there {
+                    Failure::Other(text)
+                } else {
+                    Failure::NoSuchObject(text)
                 });
             }
             output_options.print(&Ledger::of(rings, vms, (since_us, until_us), now()))

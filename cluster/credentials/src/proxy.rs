@@ -145,9 +145,10 @@ fn is_excepted(no_proxy: &str, host: &str, port: u16) -> bool {
         (!is_itself && !is_other_port).then(|| canonical(below.unwrap_or(name)))
     };
     let names: Vec<String> = no_proxy.split(',').map(str::trim).filter_map(selects).collect();
-    let authority = match host.contains(':') {
-        true => format!("[{host}]"),
-        false => host.clone(),
+    let authority = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host.clone()
     };
     let server = format!("http://{authority}/").parse::<Uri>();
     let matcher = Matcher::builder().all("http://proxy").no(names.join(",")).build();

@@ -137,9 +137,12 @@ fn distance(shape: &NodeShape, outcome: &Outcome) -> u32 {
     }
     let pairs = nodes.iter().flat_map(|from| nodes.iter().map(move |to| (*from, *to)));
     let local = |node: u32| shape.distance(node, node).unwrap_or(LOCAL_DISTANCE);
-    let distances = pairs.map(|(from, to)| match from == to {
-        true => local(from),
-        false => shape.distance(from, to).unwrap_or(DEFAULT_DISTANCE),
+    let distances = pairs.map(|(from, to)| {
+        if from == to {
+            local(from)
+        } else {
+            shape.distance(from, to).unwrap_or(DEFAULT_DISTANCE)
+        }
     });
     let sum = distances.fold(0u64, u64::saturating_add);
     let count = (nodes.len() * nodes.len()) as u64;

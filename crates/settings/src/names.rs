@@ -47,6 +47,7 @@ named! {
 }
 
 impl Partition {
+    /// Whether the kernel makes a partition for it.
     pub fn is_partition(self) -> bool {
         self != Self::Member
     }

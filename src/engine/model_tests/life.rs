@@ -261,3 +261,16 @@ async fn an_io_thread_gets_a_cpu_that_the_vcpus_leave_over_and_floats_when_there
     assert_eq!(node.model.affinity(third).unwrap(), cpus("4"));
     node.check().await;
 }
+
+/// The call looks at the VM before the turn that would, and finds that its cgroup is gone.
+#[tokio::test]
+async fn a_vm_that_an_attach_finds_gone_is_shown_no_more() {
+    let mut node = Node::new();
+    let (pod, qemu) = node.isolated(1, "2-3").await;
+    let request = node.attach_request(&pod, &qemu);
+    node.model.kill_pod(&pod).unwrap();
+    let refusal = node.handle.attach(request).await.unwrap_err();
+    assert_eq!(refusal.kind, ErrorKind::NoSuchInstance);
+    node.quiet().await;
+    assert_eq!(node.phase(&pod), None);
+}

@@ -10,7 +10,7 @@ fn taken_by_another(node: &Node, cpu: &str) {
 
 /// A valid partition takes no CPU that comes into the list above it later: its own list waits for that.
 #[tokio::test]
-async fn a_vm_follows_kubelets_resize_once_the_list_above_can_have_its_cpus_and_delays_nobody() {
+async fn a_vm_follows_a_resize_once_the_list_above_can_have_its_cpus_and_a_neighbour_gives_cpus_up_meanwhile() {
     let mut node = Node::new();
     let (pod, _) = node.isolated(1, "2-3").await;
     let neighbour = node.pod(2, "5-6");
@@ -29,17 +29,4 @@ async fn a_vm_follows_kubelets_resize_once_the_list_above_can_have_its_cpus_and_
     node.reconcile().await;
     assert_eq!(has(&node, &pod), "2,4");
     node.check().await;
-}
-
-/// The call looks at the VM before the turn that would, and finds that its cgroup is gone.
-#[tokio::test]
-async fn a_vm_that_an_attach_finds_gone_is_shown_no_more() {
-    let mut node = Node::new();
-    let (pod, qemu) = node.isolated(1, "2-3").await;
-    let request = node.attach_request(&pod, &qemu);
-    node.model.kill_pod(&pod).unwrap();
-    let refusal = node.handle.attach(request).await.unwrap_err();
-    assert_eq!(refusal.kind, ErrorKind::NoSuchInstance);
-    node.quiet().await;
-    assert_eq!(node.phase(&pod), None);
 }

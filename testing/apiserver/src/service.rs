@@ -137,9 +137,12 @@ impl Server {
             return Err(Failure::new(401, "Unauthorized"));
         }
         let body = Limited::new(body, MAX_BODY_BYTES).collect().await;
-        let body = body.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
-            true => Failure::new(413, format!("Request entity is too large: limit is {MAX_BODY_BYTES}")),
-            false => Failure::new(400, error.to_string()),
+        let body = body.map_err(|error| {
+            if error.is::<http_body_util::LengthLimitError>() {
+                Failure::new(413, format!("Request entity is too large: limit is {MAX_BODY_BYTES}"))
+            } else {
+                Failure::new(400, error.to_string())
+            }
         });
         Ok(body?.to_bytes())
     }

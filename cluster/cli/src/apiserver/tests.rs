@@ -43,10 +43,7 @@ fn list(kind: &str, next: &str, items: Vec<Value>) -> (u16, Value) {
 
 /// Answers so where the URI has this, and as usual elsewhere.
 fn but(has: &'static str, other: (u16, Value)) -> (Client, Arc<Mutex<Vec<String>>>) {
-    server(move |_, uri| match uri.contains(has) {
-        true => other.clone(),
-        false => answer(uri),
-    })
+    server(move |_, uri| if uri.contains(has) { other.clone() } else { answer(uri) })
 }
 
 fn named(name: &str) -> Value {

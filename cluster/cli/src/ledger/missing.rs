@@ -150,9 +150,10 @@ fn of_accounts(ledger: &Ledger) -> Vec<Note> {
         notes.push(Note::new(NoteKind::NoReadings, place, detail));
     }
     for twice in &ledger.repeated {
-        let kind = match twice.has_more_times {
-            true => NoteKind::Repeated,
-            false => NoteKind::CountedOnce,
+        let kind = if twice.has_more_times {
+            NoteKind::Repeated
+        } else {
+            NoteKind::CountedOnce
         };
         let counted = place(&twice.counted, &twice.counted_directory);
         let detail = format!("pod {} of {counted}", printable(&twice.vm));

@@ -91,9 +91,12 @@ impl Api {
         let text = async {
             let response = self.send(method, path, body).await?;
             let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
-            let body = body.map_err(|cause| match cause.is::<LengthLimitError>() {
-                true => ServerFailure::TooLong(MAX_ANSWER_BYTES),
-                false => ServerFailure::unanswered(cause),
+            let body = body.map_err(|cause| {
+                if cause.is::<LengthLimitError>() {
+                    ServerFailure::TooLong(MAX_ANSWER_BYTES)
+                } else {
+                    ServerFailure::unanswered(cause)
+                }
             })?;
             Ok(body.to_bytes())
         };

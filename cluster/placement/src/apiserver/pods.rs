@@ -5,11 +5,12 @@ use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+/// The annotation that the runner reads by `--resource-status`.
+pub(super) use stelia_koordinator::allocator::koordinator::RESOURCE_STATUS as STATUS;
+
 use super::{Api, JSON, REQUEST_TIMEOUT, ServerFailure, escape};
 use crate::reservations::{NodeName, Version};
 
-/// Koordinator's annotation, which the runner reads by `--resource-status`.
-pub(super) const STATUS: &str = "scheduling.koordinator.sh/resource-status";
 /// The condition that is written so that kube-scheduler tries a pod again. It does so after any change of a waiting pod, and not after changes
 /// of nodes' objects.
 const RETRY: &str = "isolation.stelia.io/Retry";

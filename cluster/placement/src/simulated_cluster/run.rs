@@ -221,9 +221,10 @@ impl World {
             tokio::spawn(self.clone().hostile_author());
         }
         let mut random = self.state().random.fork();
-        let load = match self.plan.quiet {
-            true => load::quiet(),
-            false => load::load(&mut random, self.plan.pods, self.plan.nodes),
+        let load = if self.plan.quiet {
+            load::quiet()
+        } else {
+            load::load(&mut random, self.plan.pods, self.plan.nodes)
         };
         for wanted in load {
             tokio::time::sleep(wanted.after).await;

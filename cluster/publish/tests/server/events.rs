@@ -140,9 +140,12 @@ async fn a_pod_to_which_much_happens_is_limited_and_others_are_not() {
 async fn an_hour_without_the_api_server_loses_the_oldest_of_too_many_and_counts_them() {
     let away = Arc::new(AtomicBool::new(false));
     let is_away = away.clone();
-    let (client, log) = server(move |seen| match is_away.load(Ordering::Relaxed) {
-        true => Reply::Closed("connection refused"),
-        false => healthy(seen),
+    let (client, log) = server(move |seen| {
+        if is_away.load(Ordering::Relaxed) {
+            Reply::Closed("connection refused")
+        } else {
+            healthy(seen)
+        }
     });
     let publisher = Running::new(client, posting(), told(6));
     pass(5.0).await;

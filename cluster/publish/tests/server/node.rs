@@ -34,9 +34,10 @@ async fn the_label_alone_of_this_node_says_whether_a_vm_can_be_admitted() {
 async fn nothing_is_applied_to_a_node_that_is_not_there_and_its_uid_is_found_later() {
     let mut registered = false;
     let (client, log) = answering("GET", NODE, move |seen| {
-        match std::mem::replace(&mut registered, true) {
-            true => healthy(seen),
-            false => status(404, "NotFound", "not found", json!([])),
+        if std::mem::replace(&mut registered, true) {
+            healthy(seen)
+        } else {
+            status(404, "NotFound", "not found", json!([]))
         }
     });
     let publisher = Running::new(client, with_label(), told(6));
@@ -152,13 +153,13 @@ async fn a_node_that_changes_meanwhile_is_read_again() {
     let (client, log) = server(move |seen| {
         let mut node = meanwhile.lock().unwrap();
         let is_patch = seen.content_type == "application/merge-patch+json";
-        match seen.is("GET", NODE) {
-            true => Reply::Json(200, node.clone()),
-            false if is_patch && std::mem::replace(&mut first, false) => {
-                node["spec"]["taints"] = json!([{"key": KEY, "effect": "NoSchedule"}]);
-                status(409, "Conflict", "the object has been modified", json!([]))
-            }
-            _ => ok(),
+        if seen.is("GET", NODE) {
+            Reply::Json(200, node.clone())
+        } else if is_patch && std::mem::replace(&mut first, false) {
+            node["spec"]["taints"] = json!([{"key": KEY, "effect": "NoSchedule"}]);
+            status(409, "Conflict", "the object has been modified", json!([]))
+        } else {
+            ok()
         }
     });
     let publisher = Running::new(client, untainting(), told(6));

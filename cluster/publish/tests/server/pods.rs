@@ -103,9 +103,12 @@ async fn a_pod_that_is_gone_is_written_once() {
 #[tokio::test(start_paused = true)]
 async fn a_condition_that_is_refused_is_named_and_sent_again_when_it_is_another() {
     let mut first = true;
-    let (client, log) = answering("PATCH", STATUS, move |_| match std::mem::replace(&mut first, false) {
-        true => status(422, "Invalid", "reason: Invalid value", json!([])),
-        false => ok(),
+    let (client, log) = answering("PATCH", STATUS, move |_| {
+        if std::mem::replace(&mut first, false) {
+            status(422, "Invalid", "reason: Invalid value", json!([]))
+        } else {
+            ok()
+        }
     });
     let publisher = Running::new(client, conditions(PodConditions::All), with(false));
     pass(3600.0).await;
@@ -119,9 +122,12 @@ async fn a_condition_that_is_refused_is_named_and_sent_again_when_it_is_another(
 
 #[tokio::test(start_paused = true)]
 async fn a_missing_right_is_missing_for_all_pods() {
-    let (client, log) = server(|seen| match seen.path.contains("/pods/") {
-        true => status(403, "Forbidden", "not for you", json!([])),
-        false => healthy(seen),
+    let (client, log) = server(|seen| {
+        if seen.path.contains("/pods/") {
+            status(403, "Forbidden", "not for you", json!([]))
+        } else {
+            healthy(seen)
+        }
     });
     let many = Publication {
         pods: (0..50).map(|number| pod(number, true)).collect(),

@@ -137,9 +137,12 @@ pub fn answering(
     path: &'static str,
     mut reply: impl FnMut(&Seen) -> Reply + Send + 'static,
 ) -> (Client, Log) {
-    server(move |seen| match seen.is(method, path) {
-        true => reply(seen),
-        false => healthy(seen),
+    server(move |seen| {
+        if seen.is(method, path) {
+            reply(seen)
+        } else {
+            healthy(seen)
+        }
     })
 }
 

@@ -342,14 +342,5 @@ fn blank(claim: &CheckedClaim, candidate: &Candidate, anchor: Option<TaskId>) ->
     }
 }
 
-/// The CPUs that kubelet's state gives to this container alone; none where it is not admitted with them.
-pub fn kubelets_cpus(candidate: &Candidate, kubelet: &Result<CpuManagerState, String>) -> CpuSet {
-    let entry = kubelet
-        .as_ref()
-        .ok()
-        .and_then(|state| entry::find(candidate, state).ok());
-    entry.map(|entry| entry.exclusive).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests;

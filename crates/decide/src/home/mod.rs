@@ -45,11 +45,7 @@ impl Above {
     /// Whether a partition below it can have these CPUs.
     pub(crate) fn has(self, snapshot: &Snapshot, cpus: &CpuSet) -> bool {
         match self {
-            Self::Slice => snapshot
-                .slice
-                .exclusive
-                .as_ref()
-                .is_some_and(|list| cpus.is_subset(list)),
+            Self::Slice => self.list(snapshot).is_some_and(|list| cpus.is_subset(list)),
             Self::Kubepods => snapshot.kubepods.as_ref().is_some_and(|level| level.has(cpus)),
         }
     }

@@ -265,7 +265,7 @@ impl<'a> Planning<'a> {
         for one in giving.into_iter().chain(taking) {
             let instance = one.instance;
             let wait = self.waits.get(&instance.record.pod);
-            // Its own lists and threads go as far as the kernel lets them while the list above grows.
+            // Its own lists and threads follow the list above, which grows in the same plan.
             if matches!(wait, None | Some(Wait::ListAbove(_))) {
                 let steps = instance.behaviour().hold(self.inputs.facts, instance);
                 self.steps.extend(steps_of(instance, steps));

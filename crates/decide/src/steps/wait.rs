@@ -47,11 +47,11 @@ impl Wait {
 }
 
 /// The wait of each assessed instance that cannot go on now.
-pub fn waits<'a>(
-    snapshot: &Snapshot,
-    facts: &Derived,
-    assessed: impl IntoIterator<Item = (&'a PodUid, &'a Assessment)>,
-) -> BTreeMap<PodUid, Wait> {
+pub fn waits(snapshot: &Snapshot, facts: &Derived, assessed: &BTreeMap<PodUid, Assessment>) -> BTreeMap<PodUid, Wait> {
+    // What all share is not looked at for nobody.
+    if assessed.is_empty() {
+        return BTreeMap::new();
+    }
     let node = NodeNow {
         snapshot,
         facts,
@@ -59,7 +59,7 @@ pub fn waits<'a>(
         restrictions: restrict(snapshot, facts),
     };
     let instances = &snapshot.instances;
-    let live = assessed.into_iter().filter_map(|(pod, assessment)| {
+    let live = assessed.iter().filter_map(|(pod, assessment)| {
         let instance = instances.get(pod).filter(|instance| instance.populated)?;
         Some((pod.clone(), node.wait_of(instance, assessment)?))
     });

@@ -96,12 +96,13 @@ impl Resized {
         if !dry_run {
             self.outcome = REFUSED;
         }
-        let (now, first) = match is_node_damaged {
-            true => (
+        let (now, first) = if is_node_damaged {
+            (
                 "; the node isolates no new VM now",
                 "repair the node: steliactl why node\n",
-            ),
-            false => ("", ""),
+            )
+        } else {
+            ("", "")
         };
         let from = &self.from;
         self.text = format!("kubelet assigned CPUs {from}, and a pod keeps its CPUs until it is deleted{now}");

@@ -28,11 +28,13 @@ async fn printed(command: &str) -> Result<String, Failure> {
     let answer = answer.map_err(|_| failed("it takes too long"))?;
     let answer = answer.map_err(|cause| failed(&cause.to_string()))?;
     let text = String::from_utf8_lossy(&answer.stdout).into_owned();
-    match answer.status.success() {
-        true if text.trim().is_empty() => Err(failed("it prints nothing")),
-        true => Ok(text),
-        false => Err(failed(String::from_utf8_lossy(&answer.stderr).trim())),
+    if !answer.status.success() {
+        return Err(failed(String::from_utf8_lossy(&answer.stderr).trim()));
     }
+    if text.trim().is_empty() {
+        return Err(failed("it prints nothing"));
+    }
+    Ok(text)
 }
 
 /// The first of these, and how many more there are.

@@ -49,9 +49,12 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, Box<Rej
         [] => "kubelet runs, but would not start again: ",
         _ => "kubelet would not start: ",
     };
-    let config = config.map_err(|cause| match cause.keeps_kubelet_from_starting() {
-        true => format!("{no_start}{cause}"),
-        false => format!("kubelet's settings cannot be read: {cause}"),
+    let config = config.map_err(|cause| {
+        if cause.keeps_kubelet_from_starting() {
+            format!("{no_start}{cause}")
+        } else {
+            format!("kubelet's settings cannot be read: {cause}")
+        }
     })?;
     let folder = below(root, &config.root_dir);
     let read = KubeletFiles::read(root, &folder);

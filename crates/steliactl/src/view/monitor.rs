@@ -37,9 +37,10 @@ impl Event {
 
     /// The daemon's name appeared on the bus, or vanished.
     fn daemon(runs: bool) -> Self {
-        match runs {
-            true => Self::of_node("steliad is running", json!({ "event": APPEARED })),
-            false => Self::of_node(Failure::NotRunning(1).to_string(), json!({ "event": VANISHED })),
+        if runs {
+            Self::of_node("steliad is running", json!({ "event": APPEARED }))
+        } else {
+            Self::of_node(Failure::NotRunning(1).to_string(), json!({ "event": VANISHED }))
         }
     }
 

@@ -148,9 +148,10 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
     report.add("ledger_verify", "Ledger files", verification);
     for (name, heading, command) in PROGRAMS {
         // Of a node in a folder no program can say anything.
-        let text = match root == Path::new("/") {
-            true => printed(command).await,
-            false => Err(Failure::Other("not of this host".to_owned())),
+        let text = if root == Path::new("/") {
+            printed(command).await
+        } else {
+            Err(Failure::Other("not of this host".to_owned()))
         };
         report.add(name, heading, text.map(|text| Listing(Value::String(text))));
     }

@@ -78,9 +78,12 @@ impl Verified {
             }
             pods => subject(pods),
         };
-        let texts = texts.iter().map(|(text, of)| match is_one_vm || is_one_text {
-            true => (*text).clone(),
-            false => format!("{} {text}", of[0]),
+        let texts = texts.iter().map(|(text, of)| {
+            if is_one_vm || is_one_text {
+                (*text).clone()
+            } else {
+                format!("{} {text}", of[0])
+            }
         });
         let mut text = first_few(&texts.collect::<Vec<_>>());
         // Of several VMs the first that will fail, or that was released.

@@ -59,12 +59,15 @@ pub(super) fn answer(
         State::Pinned => "is pinned, not isolated",
         _ => "is NOT isolated",
     };
-    let slow = match answer.facts.iter().any(|row| row.label == "Slow") {
-        _ if instance.vcpus.is_empty() => "",
-        true => "; it is slowed down",
-        false if is_degraded => "",
-        false if is_all_measured => "; nothing slows it down",
-        false => "; not all that may slow it down was measured",
+    let is_slow = answer.facts.iter().any(|row| row.label == "Slow");
+    let slow = if instance.vcpus.is_empty() || is_degraded && !is_slow {
+        ""
+    } else if is_slow {
+        "; it is slowed down"
+    } else if is_all_measured {
+        "; nothing slows it down"
+    } else {
+        "; not all that may slow it down was measured"
     };
     answer.title = format!("{name} {is}{slow}");
     answer.node_problems(description);
