@@ -20,7 +20,7 @@ use stelia_kernel::locality::nodes;
 use stelia_kubelet::PodUid;
 use stelia_model::{Instance, PinnedReason};
 
-use crate::check::{first_few, group_by_key, ledger};
+use crate::check::{first_few, ledger};
 use crate::shared::daemon::{Client, Description, FORMER, Failure, Pod, Selected, lines_by_pod, reason_of, restart};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{self, natural};
@@ -220,11 +220,10 @@ pub(crate) async fn gather(
 /// What an answer of `Reconcile` says is wrong, and which VMs of the description after it wait.
 pub(crate) fn told(mut described: Description, answer: &Map<String, Value>) -> Verified {
     let (demands, now) = (Demands::default(), output::now());
-    let of = |of: &str| {
-        reasons(answer)
-            .filter(|(uid, ..)| *uid == of)
-            .map(|(.., reason)| reason)
-            .collect()
+    let mut by_pod = reasons_by_pod(answer);
+    let mut of = |uid: &str| {
+        let rows = by_pod.remove(uid).unwrap_or_default().into_iter();
+        rows.map(|(_, reason)| reason).collect()
     };
     described.problems = of(NODE);
     for (uid, vm) in &mut described.node.instances {
@@ -235,17 +234,21 @@ pub(crate) fn told(mut described: Description, answer: &Map<String, Value>) -> V
     Verified::of(&described, findings, demands, now)
 }
 
-/// The reasons of an answer of the daemon's, each with the UID of its pod or of the node, and its code, which a newer daemon may have alone.
-fn reasons(answer: &Map<String, Value>) -> impl Iterator<Item = (&str, &str, Reason)> {
+/// The reasons of an answer of the daemon's, by the UID of their pod or `-` for the node, each with its code, which may be one that only a newer
+/// daemon has.
+fn reasons_by_pod(answer: &Map<String, Value>) -> BTreeMap<&str, Vec<(&str, Reason)>> {
     let rows = answer.get("reasons").and_then(Value::as_array);
-    rows.into_iter().flatten().filter_map(|row| {
+    by_pod(rows.into_iter().flatten().filter_map(|row| {
         let (uid, reason) = row.as_array()?.split_first()?;
-        Some((
-            uid.as_str()?,
-            reason.first()?.as_str()?,
-            reason_of(&Value::from(reason))?,
-        ))
-    })
+        let code = reason.first()?.as_str()?;
+        Some((uid.as_str()?, (code, reason_of(&Value::from(reason))?)))
+    }))
+}
+
+fn by_pod<'a, V>(rows: impl Iterator<Item = (&'a str, V)>) -> BTreeMap<&'a str, Vec<V>> {
+    let mut by_pod: BTreeMap<&str, Vec<V>> = BTreeMap::new();
+    rows.for_each(|(uid, value)| by_pod.entry(uid).or_default().push(value));
+    by_pod
 }
 
 /// One reading of everything: of the node, and of each VM. A finding is told once, as the first of these has it: the daemon's state, its dry
@@ -257,7 +260,7 @@ fn one_reading(
     demands: Demands,
     now: u64,
 ) -> Vec<Finding> {
-    let steps = group_by_key(lines_by_pod(preview, "plan"));
+    let (steps, unseen) = (by_pod(lines_by_pod(preview, "plan")), reasons_by_pod(preview));
     let vms = described.node.instances.iter();
     let vms = vms.map(|(uid, vm)| (Pod::of(uid, vm), Some(vm)));
     let of_one = |(pod, vm): (Pod, Option<&Arc<Instance>>)| {
@@ -265,11 +268,11 @@ fn one_reading(
         let told = told.iter().map(|reason| Finding::of(pod.clone(), kind, reason));
         let mut found: Vec<Finding> = told.collect();
         let new = |kind, code: &str, text: &str, fix: String| Finding::new(pod.clone(), kind, code, text, fix);
-        let is_own = |uid: &str| uid == pod.pod_uid;
-        let would_change = steps.iter().any(|(uid, _)| *uid == NODE || is_own(uid));
+        let own_steps = steps.get(pod.pod_uid.as_str());
+        let would_change = own_steps.is_some() || steps.contains_key(NODE);
         let checked = checked.get(&pod.pod_uid);
-        let of_dry_run = reasons(preview).filter(|(uid, ..)| is_own(uid));
-        let of_dry_run = of_dry_run.map(|(_, code, reason)| new(Kind::Daemon, code, &reason.text, reason.fix));
+        let of_dry_run = unseen.get(pod.pod_uid.as_str()).into_iter().flatten();
+        let of_dry_run = of_dry_run.map(|(code, reason)| new(Kind::Daemon, code, &reason.text, reason.fix.clone()));
         let of_kernel = checked.into_iter().flatten().flatten().map(|(code, text)| {
             let known = ReasonCode::parse(code).unwrap_or(ReasonCode::Detail);
             new(Kind::Kernel, code, text, Reason::of_node(known, "").fix)
@@ -289,8 +292,7 @@ fn one_reading(
         if vm.is_some_and(|vm| vm.pending_resize.is_some()) {
             found.retain(|one| one.code != ReasonCode::ThreadEnded.name());
         }
-        let own_steps = steps.iter().find(|(uid, _)| is_own(uid));
-        if let Some((_, steps)) = own_steps.filter(|_| vm.is_none() || found.is_empty()) {
+        if let Some(steps) = own_steps.filter(|_| vm.is_none() || found.is_empty()) {
             let text = format!("steliad would {}", first_few(steps));
             found.push(new(Kind::Daemon, "differs", &text, REPAIR.to_owned()));
         }
