@@ -32,34 +32,28 @@ pub(super) struct StepOutcome {
     pub recorded_only: bool,
     /// Whether only float's CPUs changed, and the affinity of the origin's threads that follow them, besides the record.
     pub float_only: bool,
+    /// Whether a list above the instance, which others share, was extended.
+    pub extended_above: bool,
     /// Whether a partition was asked for.
     pub asked_for_partition: bool,
     /// Whether a cgroup is still there because only some of those below it were removed.
     pub is_partly_removed: bool,
 }
 
-/// Take the steps; those that systemd takes are returned, in their order. A failed step ends the turn for its instance only.
-///
-/// `lacking`: the instances whose CPUs the list above them lacks. If the step that gives it these CPUs fails, or is in `resting` (the subjects
-/// of shared steps that are due and not taken now), nothing gives exclusive CPUs to such an instance.
+/// Take the steps; those that systemd takes are returned, in their order. A failed step ends the turn for its instance only. Where a list above
+/// an instance does not take its CPUs, it goes on without exclusive CPUs: it is pinned at least.
 pub(super) fn apply(
     system: &System,
     instances: &mut BTreeMap<PodUid, Instance>,
     steps: Vec<Planned>,
-    mut resting: Vec<String>,
-    lacking: &BTreeSet<PodUid>,
 ) -> (BTreeMap<Whom, StepOutcome>, Vec<Planned>) {
     let mut outcomes: BTreeMap<Whom, StepOutcome> = BTreeMap::new();
     let mut failed: BTreeSet<Whom> = BTreeSet::new();
+    let mut lacking: BTreeSet<Whom> = BTreeSet::new();
     let mut systemds = Vec::new();
     for Planned { whom, step } in steps {
         let instance = whom.pod().and_then(|pod| instances.get_mut(pod));
-        let waits_for_list = |instance: &Instance| {
-            let (partition, above) = (instance.record.partition, instance.above());
-            resting.iter().any(|subject| Step::is_needed(subject, partition, above))
-        };
-        let is_lacking = whom.pod().is_some_and(|pod| lacking.contains(pod));
-        if is_lacking && step.gives_exclusive_cpus() && instance.as_deref().is_some_and(waits_for_list) {
+        if step.gives_exclusive_cpus() && lacking.contains(&whom) {
             continue;
         }
         let outcome = outcomes.entry(whom.clone()).or_insert_with(|| StepOutcome {
@@ -87,12 +81,16 @@ pub(super) fn apply(
         };
         if whom == Whom::Node {
             outcome.subjects.push((step.subject(), failure.clone()));
-            resting.extend(failure.as_ref().map(|_| step.subject()));
         }
         if let Some(failure) = failure {
             outcome.did.failed += 1;
             outcome.errors.push(failure);
-            failed.insert(whom);
+            let of = if matches!(step, Step::Extend(..)) {
+                &mut lacking
+            } else {
+                &mut failed
+            };
+            of.insert(whom);
         } else if step.systemd_unit().is_some() && !outcome.is_partly_removed {
             systemds.push(Planned { whom, step });
         }
@@ -111,6 +109,7 @@ fn count(outcome: &mut StepOutcome, step: &Step) {
         _ => outcome.did.writes += 1,
     }
     outcome.recorded_only = false;
+    outcome.extended_above |= matches!(step, Step::Extend(..));
     outcome.float_only &= match step {
         Step::Write(cgroup, File::Cpus, _) => Tree::is_float(cgroup),
         Step::Confine(..) => true,
@@ -185,6 +184,7 @@ fn take_whole(system: &System, instance: Option<&mut Instance>, step: &Step) -> 
             removed.map_err(Error::failed)
         }
         Step::Claim(path, cpus) => in_place::claim(cgroups, path, cpus).map_err(Error::failed),
+        Step::Extend(path, cpus) => in_place::extend(cgroups, path, cpus).map_err(Error::failed),
         Step::Unregister(container) => in_place::unregister(cgroups, container).map_err(Error::failed),
         Step::KeepWorkersOff(closed) => keep_workers_off(system, closed),
         step => {

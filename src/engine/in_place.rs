@@ -168,6 +168,15 @@ pub(super) fn claim(cgroups: &dyn Cgroups, path: &CgroupPath, want: &CpuSet) -> 
     Ok(())
 }
 
+/// Have these CPUs, too, in the list of stelia.slice, or among those added to that of a cgroup of kubelet's.
+pub(super) fn extend(cgroups: &dyn Cgroups, path: &CgroupPath, by: &CpuSet) -> Result<(), CgroupError> {
+    if *path != CgroupPath::slice() {
+        return claim(cgroups, path, &claimed(cgroups, path)?.union(by));
+    }
+    let list = read_cpus(cgroups, path, File::CpusExclusive)?.union(by);
+    cgroups.write(path, File::CpusExclusive, &list.to_string())
+}
+
 /// Remove the record of a container, whose whole cgroup is given, from its pod's cgroup; without its schema, which goes first, the
 /// rest says nothing. The container may be gone.
 pub(super) fn unregister(cgroups: &dyn Cgroups, container: &CgroupPath) -> Result<(), CgroupError> {

@@ -19,16 +19,6 @@ use super::retries::Retries;
 use super::state::EngineState;
 use crate::journal::{self, about};
 
-/// What a turn is to do.
-#[derive(Default)]
-struct Plan {
-    steps: Vec<Planned>,
-    /// The subjects of shared steps that are due and rest.
-    resting: Vec<String>,
-    /// The instances whose CPUs the list above them lacks.
-    lacking: BTreeSet<PodUid>,
-}
-
 impl EngineState {
     /// Whether a turn has anything to do.
     pub(super) fn is_due(&self) -> bool {
@@ -210,44 +200,35 @@ impl EngineState {
     }
 
     /// The steps for these instances and those that all share, without any that rests or is under way.
-    fn plan(&mut self, assessed: &BTreeMap<PodUid, Assessment>, waits: &BTreeMap<PodUid, Wait>, shared: bool) -> Plan {
+    fn plan(
+        &mut self,
+        assessed: &BTreeMap<PodUid, Assessment>,
+        waits: &BTreeMap<PodUid, Wait>,
+        shared: bool,
+    ) -> Vec<Planned> {
         let (snapshot, policies) = (&self.picture.snapshot, &self.settings.policies);
         if assessed.is_empty() && !shared {
-            return Plan::default();
+            return Vec::new();
         }
         let mut steps = plan_for(snapshot, &self.picture.facts, policies, assessed, waits);
         let shared = steps.iter().filter(|planned| planned.whom == Whom::Node);
         let subjects: BTreeSet<String> = shared.map(|planned| planned.step.subject()).collect();
         self.retries.shared.keep(|subject| subjects.contains(subject));
-        let resting: Vec<String> = subjects
-            .into_iter()
-            .filter(|subject| self.retries.shared.rests(subject))
-            .collect();
         steps.retain(|planned| {
             let under_way = planned
                 .step
                 .systemd_unit()
                 .is_some_and(|unit| self.systemd_calls.has(unit));
-            let rests = planned.whom == Whom::Node && resting.contains(&planned.step.subject());
+            let rests = planned.whom == Whom::Node && self.retries.shared.rests(&planned.step.subject());
             !under_way && !rests
         });
-        let lacks = waits.iter().filter(|(_, wait)| matches!(wait, Wait::ListAbove(_)));
-        let lacking = lacks.map(|(pod, _)| pod.clone()).collect();
-        Plan {
-            steps,
-            resting,
-            lacking,
-        }
+        steps
     }
 
     /// Take the steps. `passing`: the instance waits for what others end. Returns the settled: no step remains, or none can be taken now.
     fn take(
         &mut self,
-        Plan {
-            steps,
-            resting,
-            lacking,
-        }: Plan,
+        steps: Vec<Planned>,
         assessed: &BTreeMap<PodUid, Assessment>,
         passing: impl Fn(&PodUid) -> bool,
         now: Instant,
@@ -273,13 +254,7 @@ impl EngineState {
             self.dirty.plan.extend(assessed.keys().cloned());
             self.dirty.shared = true;
         }
-        let (outcomes, systemds) = apply(
-            &self.system,
-            &mut self.picture.snapshot.instances,
-            steps,
-            resting,
-            &lacking,
-        );
+        let (outcomes, systemds) = apply(&self.system, &mut self.picture.snapshot.instances, steps);
         for instance in before.values() {
             self.picture
                 .follow_record(&self.settings.policies, instance, &mut self.dirty);
@@ -352,6 +327,13 @@ impl EngineState {
         }
     }
 
+    /// This program wrote what all instances share.
+    fn wrote_shared(&mut self) {
+        self.dirty.slice = true;
+        self.dirty.wrote_shared = true;
+        self.shared_changed();
+    }
+
     /// Count the steps taken, and mark what they changed.
     fn took(&mut self, whom: &Whom, outcome: &StepOutcome, now: Instant) {
         self.passes.count(whom, outcome.did);
@@ -368,12 +350,13 @@ impl EngineState {
                     now,
                 );
             }
-            self.dirty.slice = true;
             self.picture.moved_workers();
             self.mark_outside();
-            self.dirty.wrote_shared = true;
-            return self.shared_changed();
+            return self.wrote_shared();
         };
+        if outcome.extended_above {
+            self.wrote_shared();
+        }
         self.recent_looks.add_steps(pod, outcome.did.steps, now);
         let (steps, errors) = (outcome.did.steps as usize, outcome.errors.clone());
         if outcome.is_partly_removed && errors.is_empty() {

@@ -30,3 +30,25 @@ async fn a_vm_follows_a_resize_once_the_list_above_can_have_its_cpus_and_a_neigh
     assert_eq!(has(&node, &pod), "2,4");
     node.check().await;
 }
+
+/// The list above all is extended for each VM by itself.
+#[tokio::test]
+async fn a_cpu_that_another_program_has_keeps_one_vm_pinned_and_no_other() {
+    let mut node = Node::new();
+    let pods = [node.pod(1, "2-3"), node.pod(2, "5-6")];
+    for pod in &pods {
+        node.register(pod).await.unwrap();
+    }
+    taken_by_another(&node, "3");
+    for pod in &pods {
+        node.started(pod, 2).await;
+    }
+    let state = |node: &Node, pod: &Pod| node.handle.view().instances[&pod.uid].state;
+    assert_eq!(state(&node, &pods[0]), State::Pinned);
+    assert_eq!(state(&node, &pods[1]), State::Isolated);
+    assert_eq!(node.read(&CgroupPath::slice(), File::CpusExclusive), "5-6");
+    taken_by_another(&node, "");
+    node.reconcile().await;
+    assert_eq!(state(&node, &pods[0]), State::Isolated);
+    node.check().await;
+}

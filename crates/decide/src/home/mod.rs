@@ -10,6 +10,7 @@ pub(crate) use scope::remove_abandoned;
 pub(crate) use threads::{float_cpus, remove_below, set_float};
 
 use stelia_cpus::CpuSet;
+use stelia_kernel::cgroup::CgroupPath;
 use stelia_model::PinnedReason;
 use stelia_model::record::{Home, Phase, Record};
 use stelia_settings::Partition;
@@ -47,6 +48,14 @@ impl Above {
         match self {
             Self::Slice => self.list(snapshot).is_some_and(|list| cpus.is_subset(list)),
             Self::Kubepods => snapshot.kubepods.as_ref().is_some_and(|level| level.has(cpus)),
+        }
+    }
+
+    /// Its path, where it exists.
+    pub(crate) fn path(self, snapshot: &Snapshot) -> Option<CgroupPath> {
+        match self {
+            Self::Slice => Some(CgroupPath::slice()),
+            Self::Kubepods => Some(snapshot.kubepods.as_ref()?.path.clone()),
         }
     }
 

@@ -131,9 +131,8 @@ pub fn plan_for(
     planning.leave_cpus();
     // A pinned instance's threads are moved only once the units outside are off its CPUs.
     planning.restrict_outside_units();
-    // A list takes no CPU that the other one still has, and a partition needs its CPUs in the list above it.
+    // A list takes no CPU that the other one still has.
     planning.narrow_shared_lists_for_others();
-    planning.widen_shared_lists();
     // A partition of kind `root` does not keep them off by itself.
     planning.keep_workers_off();
     planning.take_cpus();
@@ -244,10 +243,6 @@ impl<'a> Planning<'a> {
         self.add_for_node(self.lists.give_up());
     }
 
-    fn widen_shared_lists(&mut self) {
-        self.add_for_node(self.lists.widen());
-    }
-
     fn keep_workers_off(&mut self) {
         let closed = self.inputs.facts.totals().cpus(Of::Root);
         let workers = self.inputs.snapshot.slice.workers.as_ref();
@@ -264,12 +259,12 @@ impl<'a> Planning<'a> {
         let (giving, taking): (Vec<_>, Vec<_>) = holding.partition(|one| one.instance.needed().is_empty());
         for one in giving.into_iter().chain(taking) {
             let instance = one.instance;
-            let wait = self.waits.get(&instance.record.pod);
-            // Its own lists and threads follow the list above, which grows in the same plan.
-            if matches!(wait, None | Some(Wait::ListAbove(_))) {
-                let steps = instance.behaviour().hold(self.inputs.facts, instance);
-                self.steps.extend(steps_of(instance, steps));
+            if self.waits.contains_key(&instance.record.pod) {
+                continue;
             }
+            let above = partition::extend_above(self.inputs.snapshot, instance);
+            let own = instance.behaviour().hold(self.inputs.facts, instance);
+            self.steps.extend(steps_of(instance, above.into_iter().chain(own)));
         }
     }
 

@@ -5,7 +5,7 @@ use stelia_kernel::cgroup::{CgroupPath, File};
 use stelia_settings::Partition;
 
 use super::{Step, exclusive};
-use crate::{Derived, Instance, InstanceCgroup, ThreadedCgroup};
+use crate::{Derived, Instance, InstanceCgroup, Snapshot, ThreadedCgroup};
 
 /// The exclusive list of scope, `instance/` and `vcpu/` in this turn. A live partition changes by way of the union of old and
 /// new, so that no thread is ever outside it.
@@ -19,6 +19,16 @@ pub(crate) fn growing_list(instance: &Instance) -> CpuSet {
     }
 }
 
+/// The list above all instances, where it lacks CPUs of this one's partition.
+pub(crate) fn extend_above(snapshot: &Snapshot, instance: &Instance) -> Option<Step> {
+    let (above, want) = (instance.above(), growing_list(instance));
+    let lacks = instance.record.has_partition() && !want.is_empty() && !above.has(snapshot, &want);
+    if !lacks {
+        return None;
+    }
+    Some(Step::Extend(above.path(snapshot)?, want))
+}
+
 /// Lists that grow, before the partition is made: the outer levels first.
 pub(crate) fn grow(instance: &Instance, inner: &InstanceCgroup, vcpu: &ThreadedCgroup) -> Vec<Step> {
     if !instance.record.has_partition() {
@@ -26,7 +36,7 @@ pub(crate) fn grow(instance: &Instance, inner: &InstanceCgroup, vcpu: &ThreadedC
     }
     let want = growing_list(instance);
     let pod = instance.pod_level.as_ref().filter(|level| !level.has(&want));
-    let pod = pod.map(|level| Step::Claim(level.path.clone(), level.ours.union(&want)));
+    let pod = pod.map(|level| Step::Extend(level.path.clone(), want.clone()));
     let lists = exclusive_lists(instance, inner, vcpu);
     let growing = lists.iter().filter(|(_, now)| !want.is_subset(now));
     pod.into_iter()

@@ -95,17 +95,6 @@ impl<'a> SharedLists<'a> {
         steps
     }
 
-    /// Before partitions are made below.
-    pub(super) fn widen(&self) -> Vec<Step> {
-        let slice = self.must_widen(Above::Slice).then(|| self.slice_list());
-        let kubepods = self.snapshot.kubepods.as_ref();
-        let kubepods = kubepods.filter(|_| self.must_widen(Above::Kubepods));
-        slice
-            .into_iter()
-            .chain(kubepods.map(|level| self.kubepods_list(level)))
-            .collect()
-    }
-
     /// Once the lists below are seen to have shrunk. A scope or a container that ended takes its own list along, but not its share of
     /// those above.
     pub(super) fn narrow(&self) -> Vec<Step> {

@@ -80,6 +80,9 @@ pub enum Step {
     /// Have exactly these CPUs of instances in place in the `cpuset.cpus.exclusive` of a cgroup that is not steliad's; what
     /// others added to it stays.
     Claim(CgroupPath, CpuSet),
+    /// Have these CPUs, too, in the `cpuset.cpus.exclusive` of a cgroup above the instance, for its partition. In a cgroup that is not
+    /// steliad's they are recorded as for `Claim`.
+    Extend(CgroupPath, CpuSet),
     /// Remove the record of the container with this whole cgroup from its pod's: the instance in place is none any more, or its
     /// container is gone.
     Unregister(CgroupPath),
@@ -155,26 +158,21 @@ impl Step {
         }
     }
 
-    /// Whether an instance waits for a step of this subject. A partition needs its CPUs in the list of the slice, or in place of
-    /// kubepods; a pinned instance needs the units outside restricted. Without the slice's controllers there are no limits of
-    /// huge pages.
+    /// Whether an instance waits for a step of this subject. A pinned instance needs the units outside restricted. Without the slice's
+    /// controllers there are no limits of huge pages.
     pub fn is_needed(subject: &str, partition: Partition, above: Above) -> bool {
-        let of_slice = |file: File| subject == format!("/{SLICE}/{}", file.name());
-        let of_pods = || subject.starts_with("/kubepods") && subject.ends_with(File::CpusExclusive.name());
-        let of_partition = match (partition, above) {
-            (Partition::Member, _) => !subject.contains(SLICE) && subject != WORKERS && !of_pods(),
-            (_, Above::Kubepods) => of_pods(),
-            (_, Above::Slice) => of_slice(File::CpusExclusive),
-        };
-        of_partition || above == Above::Slice && of_slice(File::SubtreeControl)
+        let is_of_list = subject.ends_with(File::CpusExclusive.name());
+        let is_of_unit = !subject.contains(SLICE) && subject != WORKERS && !is_of_list;
+        let is_of_controllers = || subject == format!("/{SLICE}/{}", File::SubtreeControl.name());
+        !partition.is_partition() && is_of_unit || above == Above::Slice && is_of_controllers()
     }
 
-    /// Whether it gives exclusive CPUs to a cgroup of an instance. A valid partition below takes none that come into the lists above it only
-    /// later, until its own list is written otherwise and back (kernel: `update_cpumasks_hier`): so these go from above to below.
+    /// Whether it gives exclusive CPUs to a cgroup of an instance, or above it. A valid partition takes none that come into the lists above it
+    /// only later, until its own list is written otherwise and back (kernel: `update_cpumasks_hier`): so these go from above to below.
     pub fn gives_exclusive_cpus(&self) -> bool {
         match self {
             Self::Write(_, File::CpusExclusive, list) => !list.is_empty(),
-            Self::Claim(_, cpus) => !cpus.is_empty(),
+            Self::Extend(..) => true,
             _ => false,
         }
     }

@@ -7,7 +7,7 @@ use stelia_model::record::Phase;
 
 use super::outside_units::{restrict, takes_any};
 use super::shared_lists::SharedLists;
-use super::{Step, ThreadPlacement, growing_list, limits, thread_placement};
+use super::{Step, ThreadPlacement, limits, thread_placement};
 use crate::home::Above;
 use crate::{Assessment, Derived, Instance, Snapshot};
 
@@ -19,8 +19,6 @@ pub enum Wait {
     OtherInstance { leaves: bool },
     /// The exclusive list of the other home still has its CPUs, without an instance that can be used.
     ListBeside(Above),
-    /// The exclusive list above it lacks its CPUs.
-    ListAbove(Above),
     /// Units outside stelia.slice are still on its CPUs.
     OutsideUnits,
     /// Its scope has no limits of huge pages yet.
@@ -35,11 +33,9 @@ impl Wait {
 
     /// The fact, for the operator and for the pod itself.
     pub fn text(self) -> String {
-        let list = |above: Above| format!("cpuset.cpus.exclusive of {}", above.name());
         match self {
             Self::OtherInstance { .. } => "another VM's cgroups still have the VM's CPUs".to_owned(),
-            Self::ListBeside(other) => format!("{} still has the VM's CPUs", list(other)),
-            Self::ListAbove(above) => format!("{} lacks the VM's CPUs", list(above)),
+            Self::ListBeside(other) => format!("cpuset.cpus.exclusive of {} still has the VM's CPUs", other.name()),
             Self::OutsideUnits => "units outside stelia.slice still run on the VM's CPUs".to_owned(),
             Self::HugePages => "the scope has no limits of huge pages yet".to_owned(),
         }
@@ -93,12 +89,8 @@ impl NodeNow<'_> {
             let takes_its = |step: &Step| takes_any(self.snapshot, self.facts, step, &instance.record.exclusive);
             return self.restrictions.iter().any(takes_its).then_some(Wait::OutsideUnits);
         }
-        let above = instance.above();
-        if !instance.needed().is_disjoint(self.lists.remaining(above.other())) {
-            return Some(Wait::ListBeside(above.other()));
-        }
-        let list = growing_list(instance);
-        let is_there = list.is_empty() || above.has(self.snapshot, &list);
-        (!is_there).then_some(Wait::ListAbove(above))
+        let beside = instance.above().other();
+        let is_there = !instance.needed().is_disjoint(self.lists.remaining(beside));
+        is_there.then_some(Wait::ListBeside(beside))
     }
 }

@@ -38,6 +38,7 @@ impl fmt::Display for Step {
                 write!(f, "take back every exclusive CPU that was added to {cgroup}")
             }
             Self::Claim(cgroup, cpus) => write!(f, "set steliad's part of cpuset.cpus.exclusive of {cgroup} to {cpus}"),
+            Self::Extend(cgroup, cpus) => write!(f, "add {cpus} to cpuset.cpus.exclusive of {cgroup}"),
             Self::Unregister(cgroup) => write!(f, "remove the record of {cgroup}"),
             Self::Weigh(weight) => write!(f, "set CPUWeight={weight} of stelia.slice"),
             Self::KeepWorkersOff(cpus) => {

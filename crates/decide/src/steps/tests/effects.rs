@@ -20,6 +20,11 @@ pub(crate) fn possible_plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Pla
 
 pub(crate) fn apply(snapshot: &mut Snapshot, steps: &[Planned]) {
     for Planned { whom, step } in steps {
+        if let Step::Extend(_, cpus) = step {
+            let list = snapshot.slice.exclusive.get_or_insert_default();
+            list.union_with(cpus);
+            continue;
+        }
         if let Whom::Instance(pod) = whom {
             apply_one(snapshot.instances.get_mut(pod).unwrap(), step);
             continue;
