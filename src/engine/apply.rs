@@ -41,7 +41,8 @@ pub(super) struct StepOutcome {
 }
 
 /// Take the steps; those that systemd takes are returned, in their order. A failed step ends the turn for its instance only. Where a list above
-/// an instance does not take its CPUs, it goes on without exclusive CPUs: it is pinned at least.
+/// an instance does not take its CPUs, only its steps that give exclusive CPUs are left out: a new VM is pinned without a partition, and one
+/// that is isolated keeps the partition that it has.
 pub(super) fn apply(
     system: &System,
     instances: &mut BTreeMap<PodUid, Instance>,
@@ -183,7 +184,7 @@ fn take_whole(system: &System, instance: Option<&mut Instance>, step: &Step) -> 
             let removed = cgroups.remove_attribute(&CgroupPath::slice(), &saved_attribute(unit));
             removed.map_err(Error::failed)
         }
-        Step::Claim(path, cpus) => in_place::claim(cgroups, path, cpus).map_err(Error::failed),
+        Step::SetOurs(path, cpus) => in_place::set_ours(cgroups, path, cpus).map_err(Error::failed),
         Step::Extend(path, cpus) => in_place::extend(cgroups, path, cpus).map_err(Error::failed),
         Step::Unregister(container) => in_place::unregister(cgroups, container).map_err(Error::failed),
         Step::KeepWorkersOff(closed) => keep_workers_off(system, closed),

@@ -100,6 +100,7 @@ impl Engine {
             audits: handle.audits.clone(),
             next_audit: Instant::now(),
             has_lost_events: false,
+            has_unread_parts: false,
             looked: Instant::now(),
             system,
             settings,
@@ -124,9 +125,9 @@ impl Engine {
 
     /// Run until cancelled. `alive` is called every `heartbeat`, or up to three quarters of that earlier: it feeds the watchdog.
     pub async fn run(mut self, cancel: CancellationToken, heartbeat: Duration, alive: impl Fn()) {
-        // This comes before the first plan, or systemd would make the cgroup of such a unit again. The wait is bounded by
+        // This comes before the first plan, or systemd would make the cgroup of such a scope again. The wait is bounded by
         // `STARTUP_SYSTEMD_TIMEOUT`.
-        let stopped = tokio::time::timeout(STARTUP_SYSTEMD_TIMEOUT, self.stop_bare_scopes());
+        let stopped = tokio::time::timeout(STARTUP_SYSTEMD_TIMEOUT, self.stop_scopes_without_cgroup());
         let mut stopped = std::pin::pin!(stopped);
         loop {
             alive();
@@ -286,7 +287,7 @@ impl Engine {
 
     /// Stop scopes without a cgroup: a daemon that died between removing the one and stopping the other left them. systemd
     /// keeps them, and would make their cgroups again at its next reload.
-    fn stop_bare_scopes(&self) -> impl Future<Output = ()> + use<> {
+    fn stop_scopes_without_cgroup(&self) -> impl Future<Output = ()> + use<> {
         let system = self.state.system.clone();
         async move {
             let stopped = async {

@@ -53,6 +53,7 @@ impl EngineState {
     /// Mark everything as out of date.
     pub(super) fn mark_everything(&mut self, trigger: Trigger) {
         self.looked = Instant::now();
+        self.has_unread_parts = false;
         if std::mem::take(&mut self.has_lost_events) {
             let everybody: Vec<_> = self.picture.snapshot.instances.keys().cloned().collect();
             everybody.into_iter().for_each(|pod| self.dirty.limited(pod));
@@ -122,10 +123,8 @@ impl EngineState {
                     Whom::Instance(pod) => self.dirty.wrote(pod),
                     Whom::Node => {
                         self.picture.removed(&unit);
-                        self.dirty.slice = true;
                         self.mark_outside();
-                        self.dirty.wrote_shared = true;
-                        self.shared_changed();
+                        self.wrote_shared();
                         if let Some(pod) = PodUid::from_scope(&unit) {
                             self.look_for(&pod);
                             self.retry_pod(&pod);

@@ -27,7 +27,7 @@ pub(super) enum Message {
     Show(Show),
 }
 
-/// Puts it there.
+/// Shows what a task beside the engine knows.
 pub(super) type Show = Box<dyn FnOnce(&mut EngineState) + Send>;
 
 /// How entry points speak to the engine.
@@ -143,7 +143,7 @@ impl Handle {
         &self.system
     }
 
-    /// Doors count their calls in it.
+    /// Entry points count their calls in it.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
     }

@@ -16,7 +16,7 @@ use stelia_settings::Partition;
 use super::record_writer;
 
 /// The attribute of a cgroup of kubelet's that keeps which CPUs were added to its `cpuset.cpus.exclusive`.
-const CLAIMED: &str = "exclusive-cpus-added";
+const ADDED: &str = "exclusive-cpus-added";
 
 /// A cgroup above instances in place; `None` where it does not exist.
 pub(super) fn level(cgroups: &dyn Cgroups, path: CgroupPath) -> Result<Option<Level>, CgroupError> {
@@ -25,14 +25,14 @@ pub(super) fn level(cgroups: &dyn Cgroups, path: CgroupPath) -> Result<Option<Le
     }
     Ok(Some(Level {
         exclusive: read_optional_cpus(cgroups, &path, File::CpusExclusive)?,
-        ours: claimed(cgroups, &path)?,
+        ours: read_ours(cgroups, &path)?,
         path,
     }))
 }
 
 /// What is recorded as added to a cgroup's list.
-pub(super) fn claimed(cgroups: &dyn Cgroups, path: &CgroupPath) -> Result<CpuSet, CgroupError> {
-    let text = optional(cgroups.attribute(path, CLAIMED).map(Option::unwrap_or_default))?;
+pub(super) fn read_ours(cgroups: &dyn Cgroups, path: &CgroupPath) -> Result<CpuSet, CgroupError> {
+    let text = optional(cgroups.attribute(path, ADDED).map(Option::unwrap_or_default))?;
     // Only this program writes it.
     Ok(recorded_cpus(&text.unwrap_or_default()))
 }
@@ -145,25 +145,25 @@ fn below(cgroups: &dyn Cgroups, cgroup: &CgroupPath, without: &[&CgroupPath]) ->
 
 /// Have exactly these CPUs added to a cgroup's list. What is added is recorded before, and what is taken back is removed from
 /// the record after, so that the record never has less than what was added.
-pub(super) fn claim(cgroups: &dyn Cgroups, path: &CgroupPath, want: &CpuSet) -> Result<(), CgroupError> {
+pub(super) fn set_ours(cgroups: &dyn Cgroups, path: &CgroupPath, want: &CpuSet) -> Result<(), CgroupError> {
     if !cgroups.exists(path) {
         return Ok(());
     }
-    let ours = claimed(cgroups, path)?;
+    let ours = read_ours(cgroups, path)?;
     let now = read_cpus(cgroups, path, File::CpusExclusive)?;
     let mut recorded = ours.clone();
     if !want.is_subset(&ours) {
         recorded = ours.union(want);
-        cgroups.set_attribute(path, CLAIMED, &recorded.to_string())?;
+        cgroups.set_attribute(path, ADDED, &recorded.to_string())?;
     }
     let list = now.difference(&ours).union(want);
     if list != now {
         cgroups.write(path, File::CpusExclusive, &list.to_string())?;
     }
     if want.is_empty() {
-        cgroups.remove_attribute(path, CLAIMED)?;
+        cgroups.remove_attribute(path, ADDED)?;
     } else if recorded != *want {
-        cgroups.set_attribute(path, CLAIMED, &want.to_string())?;
+        cgroups.set_attribute(path, ADDED, &want.to_string())?;
     }
     Ok(())
 }
@@ -171,7 +171,7 @@ pub(super) fn claim(cgroups: &dyn Cgroups, path: &CgroupPath, want: &CpuSet) -> 
 /// Have these CPUs, too, in the list of stelia.slice, or among those added to that of a cgroup of kubelet's.
 pub(super) fn extend(cgroups: &dyn Cgroups, path: &CgroupPath, by: &CpuSet) -> Result<(), CgroupError> {
     if *path != CgroupPath::slice() {
-        return claim(cgroups, path, &claimed(cgroups, path)?.union(by));
+        return set_ours(cgroups, path, &read_ours(cgroups, path)?.union(by));
     }
     let list = read_cpus(cgroups, path, File::CpusExclusive)?.union(by);
     cgroups.write(path, File::CpusExclusive, &list.to_string())
@@ -239,7 +239,7 @@ pub(super) fn find(cgroups: &dyn Cgroups) -> Result<FormerState, CgroupError> {
     for pod in stelia_kernel::containers::pod_cgroups(cgroups)? {
         let all = attributes(cgroups, &pod)?;
         if !all
-            .get(CLAIMED)
+            .get(ADDED)
             .map(|text| recorded_cpus(text))
             .unwrap_or_default()
             .is_empty()
@@ -321,8 +321,8 @@ pub(super) fn release(cgroups: &dyn Cgroups) -> Result<Vec<String>, CgroupError>
     let mut changed = Vec::new();
     for level in std::mem::take(&mut pods).into_iter().chain(all) {
         let want = held.remove(&level).unwrap_or_default();
-        if claimed(cgroups, &level)? != want {
-            claim(cgroups, &level, &want)?;
+        if read_ours(cgroups, &level)? != want {
+            set_ours(cgroups, &level, &want)?;
             changed.push(level.as_str().to_owned());
         }
     }

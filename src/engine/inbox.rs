@@ -10,7 +10,8 @@ use super::calls::{Asker, Call};
 #[derive(Default)]
 pub(super) struct Inbox {
     waiting: BTreeMap<Asker, VecDeque<Box<dyn Call>>>,
-    turns: VecDeque<Asker>,
+    /// Whose call is begun next.
+    order: VecDeque<Asker>,
     /// Pods of which a call is under way.
     busy: BTreeSet<PodUid>,
     /// Registrations to be tried again, because what they waited for has changed.
@@ -27,8 +28,8 @@ impl Inbox {
         }
         queue.push_back(call);
         let waits = asker.as_ref().is_some_and(|pod| self.busy.contains(pod));
-        if !waits && !self.turns.contains(&asker) {
-            self.turns.push_back(asker);
+        if !waits && !self.order.contains(&asker) {
+            self.order.push_back(asker);
         }
     }
 
@@ -36,8 +37,8 @@ impl Inbox {
     /// whose callers left are dropped.
     pub(super) fn next(&mut self, is_held_back: impl Fn(&PodUid) -> bool) -> Option<(Asker, Box<dyn Call>)> {
         let may_begin = |asker: &Asker| !asker.as_ref().is_some_and(&is_held_back);
-        while let Some(position) = self.turns.iter().position(may_begin) {
-            let asker = self.turns.remove(position)?;
+        while let Some(position) = self.order.iter().position(may_begin) {
+            let asker = self.order.remove(position)?;
             let Some(queue) = self.waiting.get_mut(&asker) else {
                 continue;
             };
@@ -53,7 +54,7 @@ impl Inbox {
             let Some(call) = call else { continue };
             match &asker {
                 Some(pod) => drop(self.busy.insert(pod.clone())),
-                None if self.waiting.contains_key(&asker) => self.turns.push_back(None),
+                None if self.waiting.contains_key(&asker) => self.order.push_back(None),
                 None => {}
             }
             return Some((asker, call));
@@ -63,7 +64,7 @@ impl Inbox {
 
     /// Whether a call waits for its pod's turn.
     pub(super) fn has_waiting(&self) -> bool {
-        !self.turns.is_empty()
+        !self.order.is_empty()
     }
 
     /// A registration that waited is to be tried again.
@@ -82,7 +83,7 @@ impl Inbox {
             && self.busy.remove(pod)
             && self.waiting.contains_key(asker)
         {
-            self.turns.push_back(asker.clone());
+            self.order.push_back(asker.clone());
         }
     }
 }

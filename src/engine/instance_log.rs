@@ -103,6 +103,36 @@ impl InstanceLog {
     }
 }
 
+/// The kernel refused an instance a partition, for the first time or again at an audit.
+pub(super) fn partition_refused(picture: &Picture, instance: &Instance) {
+    let record = &instance.record;
+    let pod = JournalPod::new(record.pod.as_str(), instance.pod_name.as_ref());
+    if record.phase == Phase::Pinned {
+        let retries = picture.retries(&record.pod);
+        return tracing::debug!("the kernel refused pod {pod} a partition again, retry {retries}: it stays pinned");
+    }
+    let text = instance.vcpu().map_or("", |vcpu| &vcpu.partition);
+    about!(
+        warn, journal::PARTITION_REFUSED, pod, STELIA_CPUSET = %record.exclusive, STELIA_PARTITION = text,
+        "the kernel refused pod {pod} a partition of kind {} ({text:?}): pinned instead", record.partition.name()
+    );
+}
+
+/// An instance becomes isolated; this is logged of a pinned one, whose partition the kernel had refused.
+pub(super) fn partition_made(picture: &Picture, instance: &Instance) {
+    let record = &instance.record;
+    if record.phase != Phase::Pinned {
+        return;
+    }
+    let retries = picture.retries(&record.pod);
+    let pod = JournalPod::new(record.pod.as_str(), instance.pod_name.as_ref());
+    about!(
+        info, journal::ISOLATED, pod, STELIA_CPUSET = %record.exclusive,
+        STELIA_FLOAT = instance.float().map(|leaf| leaf.cpus.to_string()),
+        "isolated pod {pod}: the kernel gives it the partition that it had refused ({retries} retries by audits)"
+    );
+}
+
 impl LoggedInstance {
     /// While kubelet's file cannot be used every instance is degraded for that reason, which is logged once for the node: of each
     /// instance the reasons that were logged before stay.

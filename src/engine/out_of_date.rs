@@ -95,6 +95,12 @@ impl Dirty {
         self.shared = true;
     }
 
+    /// This program wrote to the slice, or to what all share.
+    pub(super) fn wrote_slice(&mut self) {
+        self.slice = true;
+        self.wrote_shared = true;
+    }
+
     /// Whether an instance is to be read or planned for.
     pub(super) fn has(&self, pod: &PodUid) -> bool {
         let known = self.instances.contains_key(pod) || self.floats.contains_key(pod) || self.plan.contains(pod);
@@ -127,7 +133,7 @@ impl Dirty {
         self.instances.entry(pod).or_default().limits = StaleLimits::All;
     }
 
-    /// It is to be read again. What differs is this program's doing, unless it is marked as [`Self::changed`] as well.
+    /// It is to be read again. What differs is this program's doing, unless it was marked as [`Self::changed`] before.
     pub(super) fn again(&mut self, pod: PodUid) {
         self.instances.entry(pod).or_insert(Stale {
             ours: true,

@@ -7,26 +7,44 @@ use std::time::{Duration, Instant};
 use stelia_cpus::rate::Backoff;
 use stelia_kubelet::PodUid;
 
-/// Rounds of reading, planning and taking steps in a row. If steps remain after that, the instance or subject rests.
-const MAX_ROUNDS: u32 = 8;
-/// Rounds that removed a part of many cgroups, which count as one round: a container may have made 100,000.
-const PARTIAL_ROUNDS_PER_ROUND: u32 = 16;
+/// Turns in a row with steps. If steps remain after that, the instance or subject rests.
+const MAX_TURNS: u32 = 8;
+/// Turns that removed a part of many cgroups, which count as one turn: a container may have made 100,000.
+const PARTIAL_TURNS_PER_TURN: u32 = 16;
 /// How long the rests are.
 const REST: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(32));
 
 /// How the attempts for one instance or subject went.
 #[derive(Debug, Clone, Default)]
 struct Attempts {
-    /// Rounds in a row with something to do.
-    rounds: u32,
-    /// Rounds that removed a part of many cgroups.
+    /// Turns in a row with something to do.
+    turns: u32,
+    /// Turns that removed a part of many cgroups.
     parts: u32,
     /// Rests in a row.
     rests: u32,
     /// When the rest ends; `None` while it does not rest.
     until: Option<Instant>,
-    /// What failed in the last round.
+    /// What failed in the last turn.
     failures: Vec<String>,
+}
+
+/// By what one knows that attempts make no progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoProgress {
+    /// Steps failed in the last turn.
+    Failed,
+    /// The attempts rest.
+    Rests,
+}
+
+impl Attempts {
+    fn shows(&self, sign: NoProgress) -> bool {
+        match sign {
+            NoProgress::Failed => !self.failures.is_empty(),
+            NoProgress::Rests => self.until.is_some(),
+        }
+    }
 }
 
 /// The attempts of everything for which steps remain, with the rests between them.
@@ -45,13 +63,13 @@ impl<K: Ord + Clone> RetryTable<K> {
         self.0.remove(who);
     }
 
-    /// A round was taken with `steps` steps, of which some failed.
+    /// A turn was taken with `steps` steps, of which some failed.
     pub(super) fn tried(&mut self, who: &K, steps: usize, failures: Vec<String>, now: Instant) {
         let attempts = self.0.entry(who.clone()).or_default();
-        attempts.rounds += 1;
+        attempts.turns += 1;
         let progressed = failures.len() < steps;
-        let text = format!("{steps} steps are still to take after {MAX_ROUNDS} rounds");
-        let endless = attempts.rounds >= MAX_ROUNDS;
+        let text = format!("{steps} steps are still to take after {MAX_TURNS} turns");
+        let endless = attempts.turns >= MAX_TURNS;
         attempts.failures = failures;
         if endless && attempts.failures.is_empty() {
             attempts.failures.push(text);
@@ -59,15 +77,15 @@ impl<K: Ord + Clone> RetryTable<K> {
         if endless || !progressed {
             attempts.until = Some(now + REST.pause(attempts.rests));
             attempts.rests = attempts.rests.saturating_add(1);
-            attempts.rounds = 0;
+            attempts.turns = 0;
         }
     }
 
-    /// A round was taken that removed as many cgroups as one may. Only many of them count as one of the rounds in a row.
+    /// A turn was taken that removed as many cgroups as one may. Only many of them count as one of the turns in a row.
     pub(super) fn tried_partly(&mut self, who: &K, steps: usize, now: Instant) {
         let attempts = self.0.entry(who.clone()).or_default();
         attempts.parts += 1;
-        if attempts.parts.is_multiple_of(PARTIAL_ROUNDS_PER_ROUND) {
+        if attempts.parts.is_multiple_of(PARTIAL_TURNS_PER_TURN) {
             self.tried(who, steps, Vec::new(), now);
         }
     }
@@ -76,7 +94,7 @@ impl<K: Ord + Clone> RetryTable<K> {
     pub(super) fn wake(&mut self, who: &K) {
         if let Some(attempts) = self.0.get_mut(who) {
             attempts.until = None;
-            attempts.rounds = 0;
+            attempts.turns = 0;
         }
     }
 
@@ -84,7 +102,7 @@ impl<K: Ord + Clone> RetryTable<K> {
     pub(super) fn wake_all(&mut self) {
         for attempts in self.0.values_mut() {
             attempts.until = None;
-            attempts.rounds = 0;
+            attempts.turns = 0;
         }
     }
 
@@ -92,12 +110,12 @@ impl<K: Ord + Clone> RetryTable<K> {
         self.0.get(who).is_some_and(|attempts| attempts.until.is_some())
     }
 
-    /// What failed in its last round.
+    /// What failed in its last turn.
     pub(super) fn failures(&self, who: &K) -> &[String] {
         self.0.get(who).map_or(&[], |attempts| &attempts.failures)
     }
 
-    /// All that failed in the last round of each.
+    /// All that failed in the last turn of each.
     pub(super) fn all_failures(&self) -> impl Iterator<Item = &String> {
         self.0.values().flat_map(|attempts| &attempts.failures)
     }
@@ -107,8 +125,13 @@ impl<K: Ord + Clone> RetryTable<K> {
         these.flat_map(|(_, attempts)| &attempts.failures)
     }
 
-    pub(super) fn any_rests(&self, of: impl Fn(&K) -> bool) -> bool {
-        self.0.iter().any(|(who, attempts)| attempts.until.is_some() && of(who))
+    /// Whether it is retried and makes no progress.
+    pub(super) fn shows(&self, sign: NoProgress, who: &K) -> bool {
+        self.0.get(who).is_some_and(|attempts| attempts.shows(sign))
+    }
+
+    pub(super) fn any_shows(&self, sign: NoProgress, of: impl Fn(&K) -> bool) -> bool {
+        self.0.iter().any(|(who, attempts)| attempts.shows(sign) && of(who))
     }
 
     /// Forget all but these: no step remains for the others.
@@ -184,13 +207,13 @@ mod tests {
     fn progress_is_continued_at_once_but_not_for_ever() {
         let (mut table, one) = (RetryTable::default(), 1);
         let now = Instant::now();
-        for _ in 1..MAX_ROUNDS {
+        for _ in 1..MAX_TURNS {
             table.tried(&one, 2, vec!["one of two".into()], now);
             assert!(!table.rests(&one));
         }
         table.tried(&one, 2, Vec::new(), now);
         assert!(table.rests(&one));
-        assert_eq!(table.failures(&one), ["2 steps are still to take after 8 rounds"]);
+        assert_eq!(table.failures(&one), ["2 steps are still to take after 8 turns"]);
         table.wake(&one);
         assert!(!table.rests(&one));
     }

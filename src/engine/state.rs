@@ -30,7 +30,7 @@ use super::view_writer::ViewWriter;
 use super::watch::Watcher;
 use crate::journal::JournalPod;
 
-/// How often everything is looked at while something is not watched.
+/// How often everything is looked at while something is not watched, or cannot be read.
 const UNWATCHED_INTERVAL: Duration = Duration::from_secs(2);
 /// The shortest time between two such looks because the kernel dropped events: a container that makes many files in a cgroup that is watched
 /// can have it drop some all the time.
@@ -68,6 +68,8 @@ pub(super) struct EngineState {
     pub(super) next_audit: Instant,
     /// The kernel dropped events since everything was last looked at.
     pub(super) has_lost_events: bool,
+    /// Something of the node could not be read since then.
+    pub(super) has_unread_parts: bool,
     /// When everything was last marked as out of date.
     pub(super) looked: Instant,
 }
@@ -92,11 +94,11 @@ impl EngineState {
         all
     }
 
-    /// When everything is looked at next: at the audit, or before that where events were lost or something is not watched.
+    /// When everything is looked at next: at the audit, or before that where events were lost or something is not watched or could not be read.
     pub(super) fn next_look(&self) -> Instant {
         let interval = if self.has_lost_events {
             LOST_INTERVAL
-        } else if self.picture.is_watched() {
+        } else if self.picture.is_watched() && !self.has_unread_parts {
             return self.next_audit;
         } else {
             UNWATCHED_INTERVAL

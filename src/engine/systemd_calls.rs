@@ -181,7 +181,7 @@ async fn take(system: &System, step: &Step) -> Result<(), Error> {
         Step::Restrict { unit, cpus, save } => {
             // Recorded first: after a crash in between, a list is restored that was not changed yet.
             if let Some(save) = save {
-                keep(system, unit, &save.to_string()).map_err(Error::failed)?;
+                record_former_cpus(system, unit, &save.to_string()).map_err(Error::failed)?;
             }
             systemd.allow_cpus(unit, cpus).await.map_err(Error::failed)
         }
@@ -194,9 +194,8 @@ async fn take(system: &System, step: &Step) -> Result<(), Error> {
 /// The kernel keeps 128 attributes of a cgroup (`KERNFS_MAX_USER_XATTRS`): so many of the slice's may be pods'.
 const MAX_POD_ATTRIBUTES_ON_SLICE: usize = 64;
 
-/// Record a unit's former CPUs: on stelia.slice; for pods for which that has no
-/// room, on the pod's own slice.
-fn keep(system: &System, unit: &str, saved: &str) -> Result<(), CgroupError> {
+/// Record a unit's former CPUs: on stelia.slice, or, for a pod for which that has no room, on the pod's own slice.
+fn record_former_cpus(system: &System, unit: &str, saved: &str) -> Result<(), CgroupError> {
     let cgroups = &system.cgroups;
     let slice = CgroupPath::slice();
     let has_room = || -> Result<bool, CgroupError> {

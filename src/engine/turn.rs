@@ -11,13 +11,13 @@ use stelia_model::record::Phase;
 use stelia_model::{PinnedReason, Trigger};
 
 use super::apply::{StepOutcome, apply};
+use super::instance_log::{partition_made, partition_refused};
 use super::out_of_date::Stale;
 use super::outside_units;
 use super::pass::Pass;
 use super::picture;
-use super::retries::Retries;
+use super::retries::{NoProgress, Retries};
 use super::state::EngineState;
-use crate::journal::{self, about};
 
 impl EngineState {
     /// Whether a turn has anything to do.
@@ -56,24 +56,16 @@ impl EngineState {
             assessed.extend(assessment.map(|assessment| (pod.clone(), assessment)));
         }
         let waits = stelia_decide::waits(&self.picture.snapshot, &self.picture.facts, &assessed);
-        let Retries {
-            instances,
-            shared: of_all,
-            ..
-        } = &self.retries;
         // A step that is about to be tried again does not hide a wait, and whoever asks waits for it.
-        let has_failed = |pod: &PodUid| !instances.failures(pod).is_empty();
-        let shown = self.stuck_waits(&assessed, &waits, has_failed, |of| {
-            of_all.failures_of(of).next().is_some()
-        });
-        let in_vain = self.stuck_waits(&assessed, &waits, |pod| instances.rests(pod), |of| of_all.any_rests(of));
+        let shown = self.stuck_waits(&assessed, &waits, NoProgress::Failed);
+        let given_up = self.stuck_waits(&assessed, &waits, NoProgress::Rests);
         self.view_writer
             .show(&mut self.picture, &self.settings.policies, &assessed, &shown, &gone);
         self.instance_log.instances(&self.picture, &assessed, &gone);
         assessed.retain(|pod, _| !self.retries.instances.rests(pod));
         self.retries.waiting.extend(waits.keys().cloned());
         let plan = self.plan(&assessed, &waits, shared);
-        let passing = |pod: &PodUid| waits.contains_key(pod) && !in_vain.contains_key(pod);
+        let passing = |pod: &PodUid| waits.contains_key(pod) && !given_up.contains_key(pod);
         let settled = self.take(plan, &assessed, passing, now);
         let resting = whom.iter().filter(|pod| self.retries.instances.rests(pod));
         let others = gone.iter().chain(resting).cloned().map(Whom::Instance);
@@ -95,13 +87,14 @@ impl EngineState {
                 Err(error) => self.log_failure(&Whom::Node, &error.to_string()),
             }
         }
-        let shared = self.dirty.slice || self.dirty.outside;
         let node = self.picture.look_at_node(&self.system, &self.settings, &mut self.dirty);
         let picture::NodeReading {
             kubelet_before,
             findings,
             found,
+            read_shared,
         } = node;
+        self.has_unread_parts |= !self.picture.problems.is_empty();
         for pod in found {
             self.watcher.forget(&pod);
             self.dirty.again(pod.clone());
@@ -112,7 +105,7 @@ impl EngineState {
         }
         self.instance_log.guaranteed(&self.picture.snapshot);
         // What this program wrote itself is not drift.
-        let ours = shared && std::mem::take(&mut self.dirty.wrote_shared);
+        let ours = read_shared && std::mem::take(&mut self.dirty.wrote_shared);
         self.log_drift(None, if ours { Vec::new() } else { findings });
     }
 
@@ -193,9 +186,8 @@ impl EngineState {
         self.drift.remove(&Whom::Instance(pod.clone()));
         self.dirty.instances.remove(pod);
         // Its CPUs are still in the slice's list.
-        self.dirty.slice = true;
+        self.dirty.wrote_slice();
         self.dirty.shared = true;
-        self.dirty.wrote_shared = true;
         self.retry_all();
     }
 
@@ -244,8 +236,8 @@ impl EngineState {
                 continue;
             };
             match step {
-                Step::RecordPinned(_, PinnedReason::Refused) => self.tell_refused(instance),
-                Step::Enter(_, Phase::Isolated) => self.tell_made(instance),
+                Step::RecordPinned(_, PinnedReason::Refused) => partition_refused(&self.picture, instance),
+                Step::Enter(_, Phase::Isolated) => partition_made(&self.picture, instance),
                 _ => {}
             }
         }
@@ -296,17 +288,18 @@ impl EngineState {
         move |subject| wants.is_some_and(|(partition, above)| Step::is_needed(subject, partition, above))
     }
 
-    /// The waits that no step ends, or whose step is stuck: that of another instance, or one that all share.
+    /// The waits that no step ends, or whose step makes no progress: that of another instance, or one that all share.
     fn stuck_waits(
         &self,
         assessed: &BTreeMap<PodUid, Assessment>,
         waits: &BTreeMap<PodUid, Wait>,
-        is_stuck: impl Fn(&PodUid) -> bool,
-        is_any_stuck: impl Fn(&dyn Fn(&String) -> bool) -> bool,
+        sign: NoProgress,
     ) -> BTreeMap<PodUid, Wait> {
+        let Retries { instances, shared, .. } = &self.retries;
         let blocked_by = |pod: &PodUid| Some(&assessed.get(pod)?.blocked.as_ref()?.by);
         let lasts = |(pod, wait): &(&PodUid, &Wait)| {
-            !wait.others_end_it() || blocked_by(pod).is_some_and(&is_stuck) || is_any_stuck(&self.needs_step_of(pod))
+            let is_blocked_for_long = blocked_by(pod).is_some_and(|other| instances.shows(sign, other));
+            !wait.others_end_it() || is_blocked_for_long || shared.any_shows(sign, self.needs_step_of(pod))
         };
         let lasting = waits.iter().filter(lasts);
         lasting.map(|(pod, wait)| (pod.clone(), *wait)).collect()
@@ -328,9 +321,8 @@ impl EngineState {
     }
 
     /// This program wrote what all instances share.
-    fn wrote_shared(&mut self) {
-        self.dirty.slice = true;
-        self.dirty.wrote_shared = true;
+    pub(super) fn wrote_shared(&mut self) {
+        self.dirty.wrote_slice();
         self.shared_changed();
     }
 
@@ -382,34 +374,5 @@ impl EngineState {
             // Whoever waits for it to leave its CPUs would wait for longer than a call may.
             self.shared_changed();
         }
-    }
-
-    fn tell_refused(&self, instance: &Instance) {
-        let record = &instance.record;
-        let pod = self.named(&record.pod);
-        if record.phase == Phase::Pinned {
-            let retries = self.picture.retries(&record.pod);
-            return tracing::debug!("the kernel refused pod {pod} a partition again, retry {retries}: it stays pinned");
-        }
-        let text = instance.vcpu().map_or("", |vcpu| &vcpu.partition);
-        about!(
-            warn, journal::PARTITION_REFUSED, pod, STELIA_CPUSET = %record.exclusive, STELIA_PARTITION = text,
-            "the kernel refused pod {pod} a partition of kind {} ({text:?}): pinned instead", record.partition.name()
-        );
-    }
-
-    /// An instance becomes isolated; this is told of a pinned one, whose partition the kernel had refused.
-    fn tell_made(&self, instance: &Instance) {
-        let record = &instance.record;
-        if record.phase != Phase::Pinned {
-            return;
-        }
-        let retries = self.picture.retries(&record.pod);
-        let pod = self.named(&record.pod);
-        about!(
-            info, journal::ISOLATED, pod, STELIA_CPUSET = %record.exclusive,
-            STELIA_FLOAT = instance.float().map(|leaf| leaf.cpus.to_string()),
-            "isolated pod {pod}: the kernel gives it the partition that it had refused ({retries} retries by audits)"
-        );
     }
 }

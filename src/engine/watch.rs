@@ -2,7 +2,7 @@
 //! event says what is to be read again, once, however often it happened.
 //!
 //! Any process of the host's root can use up root's inotify instances and watches (`fs.inotify.max_user_*`). While something is not
-//! watched, everything is read every 2 s (`State::next_look`), and watching it is tried again. A place that is watched again is read again: it
+//! watched, everything is read every 2 s (`EngineState::next_look`), and watching it is tried again. A place that is watched again is read again: it
 //! may have changed between its last reading and the watch.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -49,7 +49,7 @@ pub(super) enum Place {
     Slice,
     /// The directory of the pods' slices.
     Pods,
-    /// Files and directories that only this program writes, and `cgroup.events`.
+    /// Files and directories that no program but this one is to write, and `cgroup.events`.
     Instance(PodUid),
     Float(PodUid),
     /// Directories of the container, its pod and the scope.

@@ -103,7 +103,7 @@ impl Blocked {
 pub enum Concerned {
     /// Its own only.
     Itself,
-    /// Others' too, because the CPUs that their floats may have changed, or they wait for CPUs of this one.
+    /// Others' too: other CPUs are open to their floats, or they wait for CPUs of this one.
     Everyone,
 }
 
@@ -134,7 +134,7 @@ impl Assessment {
             Some(Eviction { lasts: true, .. }) => float_cpus(&inputs, instance),
             _ => {
                 let chosen = float_cpus(&inputs, instance);
-                // Another pod may have its CPUs until it has left them.
+                // Until an evicted instance has left its CPUs, or another has left this one's, its own are not free for float.
                 let chosen = if eviction.is_none() && held_by_another.is_none() {
                     until_attached(
                         instance,
@@ -188,7 +188,7 @@ impl Derived {
             given: snapshot
                 .instances
                 .values()
-                .filter_map(|instance| given(snapshot, instance))
+                .filter_map(|instance| cpus_from_kubelet(snapshot, instance))
                 .collect(),
             of_pods: pods
                 .into_iter()
@@ -218,7 +218,9 @@ impl Derived {
         let kinds = [Of::Owned, Of::OwnedButLsr, Of::Recorded, Of::RecordedLsr];
         let owned = |totals: &Totals| kinds.map(|kind| totals.cpus(kind).clone());
         let had = owned(&totals);
-        let (was_given, is_given) = [before, now].map(|one| one.and_then(|one| given(snapshot, one))).into();
+        let (was_given, is_given) = [before, now]
+            .map(|one| one.and_then(|one| cpus_from_kubelet(snapshot, one)))
+            .into();
         let regiven = was_given != is_given;
         let contested = |totals: &Totals| {
             let mut given = was_given.iter().chain(&is_given);
@@ -317,7 +319,7 @@ impl Derived {
 }
 
 /// The CPUs that an instance has from kubelet, where steliad chooses.
-fn given(snapshot: &Snapshot, instance: &Instance) -> Option<(PodUid, CpuSet)> {
+fn cpus_from_kubelet(snapshot: &Snapshot, instance: &Instance) -> Option<(PodUid, CpuSet)> {
     let record = &instance.record;
     let keeps = snapshot.source.keeps_cpus_without_entry() && record.allocation.is_none() && instance.populated;
     keeps.then(|| (record.pod.clone(), record.exclusive.clone()))

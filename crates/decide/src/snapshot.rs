@@ -60,8 +60,8 @@ pub struct Snapshot {
     pub abandoned: Vec<CgroupPath>,
     /// The cgroup that all pods are in, for instances in place.
     pub kubepods: Option<Level>,
-    /// The pods' cgroups on which CPUs are still claimed for instances in place that ended.
-    pub unclaimed: BTreeSet<CgroupPath>,
+    /// The pods' cgroups on which CPUs that were added for instances in place are left, which ended.
+    pub with_ours_left: BTreeSet<CgroupPath>,
     /// Containers of which attributes are left on their pod's cgroup: a daemon died while it wrote or removed the record, or the
     /// container ended.
     pub half_registered: BTreeSet<CgroupPath>,
@@ -189,7 +189,7 @@ impl Snapshot {
             unwatched: None,
             abandoned: Vec::new(),
             kubepods: None,
-            unclaimed: BTreeSet::new(),
+            with_ours_left: BTreeSet::new(),
             half_registered: BTreeSet::new(),
             left_in_place: CpuSet::new(),
             disturbances: Disturbances::default(),

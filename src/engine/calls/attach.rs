@@ -68,7 +68,7 @@ pub struct Placed {
 }
 
 /// The vCPUs are isolated, or pinned.
-struct Attached {
+struct UntilAttached {
     reply: Reply<Vec<Placed>>,
     former: Record,
     threads: Vec<VcpuThread>,
@@ -114,7 +114,7 @@ impl Call for AttachCall {
                 threads,
                 partition,
             }) => {
-                let goal = Attached {
+                let goal = UntilAttached {
                     reply,
                     former: *former,
                     threads,
@@ -241,7 +241,7 @@ impl EngineState {
     }
 }
 
-impl Goal for Attached {
+impl Goal for UntilAttached {
     /// The vCPUs are where they belong, or cannot be brought there.
     fn settle(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker) {
         let Some(now) = state.picture.find(pod) else { return };
@@ -259,8 +259,8 @@ impl Goal for Attached {
                 thread: thread.task.id,
                 cpu: thread.cpu,
             };
-            let _ = self.reply.send(Ok(self.threads.iter().map(placed).collect()));
-            return state.inbox.release(&asker);
+            let answer = self.threads.iter().map(placed).collect();
+            return state.finish(&asker, [self.reply], Ok(answer));
         }
         let mut causes = state.amiss(pod);
         let text = now.vcpu().map(|vcpu| vcpu.partition.clone()).unwrap_or_default();
@@ -270,8 +270,7 @@ impl Goal for Attached {
             causes.push(Reason::of(pod, ReasonCode::PartitionChanged, text));
         }
         if now.record.phase == Phase::Leaving {
-            let _ = self.reply.send(Err(failed(pod, "isolation", causes)));
-            return state.inbox.release(&asker);
+            return state.finish(&asker, [self.reply], Err(failed(pod, "isolation", causes)));
         }
         let former = &self.former;
         let phase = if former.vcpus.is_empty() {
@@ -292,12 +291,11 @@ impl Goal for Attached {
         match state.write_record(pod, back) {
             Ok(()) => {
                 let reply = self.reply;
-                state.wait(pod, asker, Detached { reply, failed });
+                state.wait(pod, asker, UntilDetached { reply, failed });
             }
             Err(why) => {
                 let failed = failed.not_undone(CallChange::Isolation, why);
-                let _ = self.reply.send(Err(failed.into()));
-                state.inbox.release(&asker);
+                state.finish(&asker, [self.reply], Err(failed.into()));
             }
         }
     }
@@ -312,12 +310,12 @@ impl Goal for Attached {
 }
 
 /// An attach that failed is undone.
-struct Detached {
+struct UntilDetached {
     reply: Reply<Vec<Placed>>,
     failed: RollbackError,
 }
 
-impl Goal for Detached {
+impl Goal for UntilDetached {
     fn settle(self: Box<Self>, state: &mut EngineState, _: &PodUid, asker: Asker) {
         let failed = self.failed.undone(CallChange::Isolation);
         state.finish(&asker, [self.reply], Err(failed.into()));

@@ -43,7 +43,7 @@ impl Call for DeregisterCall {
         });
         match begun {
             Ok((exclusive, name)) => {
-                let goal = Gone {
+                let goal = UntilGone {
                     replies,
                     exclusive,
                     name,
@@ -67,7 +67,7 @@ impl Call for DeregisterCall {
 
     /// A second Deregister waits with the first.
     fn join_under_way(&mut self, calls: &mut Calls) -> bool {
-        let Some(goal) = calls.goals::<Gone>(&self.pod).next() else {
+        let Some(goal) = calls.goals::<UntilGone>(&self.pod).next() else {
             return false;
         };
         goal.replies.append(&mut self.replies);
@@ -76,14 +76,14 @@ impl Call for DeregisterCall {
 }
 
 /// The scope is gone.
-struct Gone {
+struct UntilGone {
     replies: Vec<Reply<()>>,
     exclusive: CpuSet,
     name: Option<PodName>,
     deadline: Instant,
 }
 
-impl Goal for Gone {
+impl Goal for UntilGone {
     fn settle(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker) {
         if !state.stays_in_float(pod) {
             return state.put_back(pod, asker, self);

@@ -55,7 +55,8 @@ pub(super) trait Call: Any + Send {
     }
 }
 
-/// What a call waits for that has begun.
+/// What a call waits for that has begun. Each of these methods ends in [`EngineState::finish`], which lets the next call of its pod begin, or in
+/// another wait.
 pub(super) trait Goal: Any + Send {
     /// No step remains for the instance, or none can be taken now.
     fn settle(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker);

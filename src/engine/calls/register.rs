@@ -107,7 +107,7 @@ impl EngineState {
             Ok(Admitted::Existing(pod)) if self.is_registering(&pod) => {
                 self.dirty.changed(pod.clone());
                 let (reply, made) = (call.reply, None);
-                self.wait(&pod, asker, Registered { reply, made });
+                self.wait(&pod, asker, UntilRegistered { reply, made });
             }
             Ok(Admitted::Existing(pod)) => {
                 let known = self.picture.find(&pod).map(|known| known.scope().clone());
@@ -139,7 +139,7 @@ impl EngineState {
                     self.picture.admit(policies, *record, pod_name, &mut self.dirty);
                 }
                 let reply = call.reply;
-                self.wait(&pod, asker, Registered { reply, made });
+                self.wait(&pod, asker, UntilRegistered { reply, made });
             }
             Ok(Admitted::Untried(pod, unit)) => {
                 if !self.systemd_calls.has(&unit) {
@@ -192,8 +192,7 @@ impl EngineState {
             .admit_in_place(policies, record.clone(), pod_name, &mut self.dirty);
         self.watcher.forget(pod);
         self.dirty.made(pod.clone());
-        self.dirty.slice = true;
-        self.dirty.wrote_shared = true;
+        self.dirty.wrote_slice();
         Ok(())
     }
 
@@ -215,17 +214,16 @@ impl EngineState {
             Ok(holder) => {
                 self.watcher.forget(pod);
                 self.dirty.made(pod.clone());
-                self.dirty.slice = true;
-                self.dirty.wrote_shared = true;
+                self.dirty.wrote_slice();
                 // The holder keeps the scope until the registration is answered.
-                if let Some(goal) = self.calls.goals::<Registered>(pod).next() {
+                if let Some(goal) = self.calls.goals::<UntilRegistered>(pod).next() {
                     goal.made = Some(Made::Scope { _holder: holder });
                 }
             }
             Err(refusal) => {
                 self.picture.remove(&self.settings.policies, pod, &mut self.dirty);
                 // No process was moved yet.
-                for (asker, goal) in self.take_goals::<Registered>(pod) {
+                for (asker, goal) in self.take_goals::<UntilRegistered>(pod) {
                     self.finish(&asker, [goal.reply], Err(refusal.clone()));
                 }
             }
@@ -304,13 +302,13 @@ enum Made {
 }
 
 /// Everything but the anchor is in float.
-struct Registered {
+struct UntilRegistered {
     reply: Reply<(PodUid, CgroupPath)>,
     /// What was made for it; `None` where the instance was there before.
     made: Option<Made>,
 }
 
-impl Goal for Registered {
+impl Goal for UntilRegistered {
     fn settle(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker) {
         let Some(instance) = state.picture.find(pod) else {
             return;
@@ -340,7 +338,7 @@ impl Goal for Registered {
         );
         let failed = RollbackError::new(pod, failed(pod, "registration", causes));
         match state.leave(pod) {
-            Ok(()) => state.wait(pod, asker, Undone { reply, failed }),
+            Ok(()) => state.wait(pod, asker, UntilUndone { reply, failed }),
             Err(why) => {
                 let failed = failed.not_undone(CallChange::Registration, why);
                 state.finish(&asker, [reply], Err(failed.into()));
@@ -359,12 +357,12 @@ impl Goal for Registered {
 }
 
 /// A registration that failed is undone.
-struct Undone {
+struct UntilUndone {
     reply: Reply<(PodUid, CgroupPath)>,
     failed: RollbackError,
 }
 
-impl Goal for Undone {
+impl Goal for UntilUndone {
     fn settle(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker) {
         if state.stays_in_float(pod) {
             self.released(state, pod, asker);

@@ -1,5 +1,7 @@
 //! An instance's life, and several of them.
 
+use std::fs;
+
 use super::*;
 
 #[tokio::test]
@@ -273,4 +275,26 @@ async fn a_vm_that_an_attach_finds_gone_is_shown_no_more() {
     assert_eq!(refusal.kind, ErrorKind::NoSuchInstance);
     node.quiet().await;
     assert_eq!(node.phase(&pod), None);
+}
+
+#[tokio::test]
+async fn what_of_the_node_could_not_be_read_is_read_again_soon() {
+    let mut node = Node::new();
+    node.settings.audit_interval = Duration::from_secs(3600);
+    node.restart().await;
+    let (pod, _) = node.isolated(1, "2-3").await;
+    let online = node.model.system().sys.join("devices/system/cpu/online");
+    fs::remove_file(&online).unwrap();
+    // An event that has the topology read.
+    node.model.meddle(&vcpu(&pod), File::Partition, "member").unwrap();
+    node.until("it is repaired", |node| {
+        node.read(&vcpu(&pod), File::Partition) == "isolated"
+    })
+    .await;
+    assert_eq!(node.handle.view().topology.online(), cpus("0-7"));
+    fs::write(&online, "0-6\n").unwrap();
+    node.until("the topology is read", |node| {
+        node.handle.view().topology.online() == cpus("0-6")
+    })
+    .await;
 }

@@ -11,7 +11,7 @@ fn elsewhere() -> CgroupPath {
 
 impl Node {
     /// Another program's exclusive list has these CPUs: the kernel gives them to no other tree.
-    fn claim_elsewhere(&self, list: &str) {
+    pub(super) fn claim_elsewhere(&self, list: &str) {
         self.model.meddle(&elsewhere(), File::CpusExclusive, list).unwrap();
     }
 

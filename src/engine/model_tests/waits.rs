@@ -2,12 +2,6 @@
 
 use super::*;
 
-/// Another program has the CPU among its exclusive ones, so the kernel refuses it to stelia.slice.
-fn taken_by_another(node: &Node, cpu: &str) {
-    let other = CgroupPath::root().child("system.slice");
-    node.model.meddle(&other, File::CpusExclusive, cpu).unwrap();
-}
-
 /// A valid partition takes no CPU that comes into the list above it later: its own list waits for that.
 #[tokio::test]
 async fn a_vm_follows_a_resize_once_the_list_above_can_have_its_cpus_and_a_neighbour_gives_cpus_up_meanwhile() {
@@ -16,7 +10,7 @@ async fn a_vm_follows_a_resize_once_the_list_above_can_have_its_cpus_and_a_neigh
     let neighbour = node.pod(2, "5-6");
     node.register(&neighbour).await.unwrap();
     node.started(&neighbour, 1).await;
-    taken_by_another(&node, "4");
+    node.claim_elsewhere("4");
     node.assign(&pod, "2,4");
     node.reconcile().await;
     // Meanwhile the neighbour gives a CPU up.
@@ -25,7 +19,7 @@ async fn a_vm_follows_a_resize_once_the_list_above_can_have_its_cpus_and_a_neigh
     let has = |node: &Node, pod: &Pod| node.read(&vcpu(pod), File::CpusExclusive);
     assert_eq!(has(&node, &neighbour), "5");
     assert_eq!(has(&node, &pod), "2-3");
-    taken_by_another(&node, "");
+    node.claim_elsewhere("");
     node.reconcile().await;
     assert_eq!(has(&node, &pod), "2,4");
     node.check().await;
@@ -39,7 +33,7 @@ async fn a_cpu_that_another_program_has_keeps_one_vm_pinned_and_no_other() {
     for pod in &pods {
         node.register(pod).await.unwrap();
     }
-    taken_by_another(&node, "3");
+    node.claim_elsewhere("3");
     for pod in &pods {
         node.started(pod, 2).await;
     }
@@ -47,7 +41,7 @@ async fn a_cpu_that_another_program_has_keeps_one_vm_pinned_and_no_other() {
     assert_eq!(state(&node, &pods[0]), State::Pinned);
     assert_eq!(state(&node, &pods[1]), State::Isolated);
     assert_eq!(node.read(&CgroupPath::slice(), File::CpusExclusive), "5-6");
-    taken_by_another(&node, "");
+    node.claim_elsewhere("");
     node.reconcile().await;
     assert_eq!(state(&node, &pods[0]), State::Isolated);
     node.check().await;

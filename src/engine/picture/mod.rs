@@ -149,7 +149,7 @@ impl Picture {
     fn put(&mut self, policies: &Policies, instance: Instance, dirty: &mut Dirty) {
         let pod = instance.record.pod.clone();
         if let Some(level) = instance.tree.pod() {
-            self.snapshot.unclaimed.remove(&level);
+            self.snapshot.with_ours_left.remove(&level);
             self.snapshot.half_registered.remove(instance.tree.outer());
         }
         let before = self.snapshot.put(instance);
@@ -164,7 +164,9 @@ impl Picture {
         self.snapshot.half_registered.extend(container);
         let level = before.as_ref().and_then(|before| before.pod_level.as_ref());
         let claimed = level.filter(|level| !level.ours.is_empty());
-        self.snapshot.unclaimed.extend(claimed.map(|level| level.path.clone()));
+        self.snapshot
+            .with_ours_left
+            .extend(claimed.map(|level| level.path.clone()));
         self.changed(policies, before.as_ref(), pod, dirty);
         self.snapshot.siblings.remove(pod);
         self.snapshot.unsettled.remove(pod);
@@ -318,8 +320,8 @@ impl Picture {
     /// The step of this subject was taken: nothing is left on that cgroup of kubelet's.
     pub(super) fn cleared(&mut self, subject: &str) {
         let is_it = |step: Step| step.subject() == subject;
-        let (pods, containers) = (&mut self.snapshot.unclaimed, &mut self.snapshot.half_registered);
-        pods.retain(|pod| !is_it(Step::Claim(pod.clone(), CpuSet::new())));
+        let (pods, containers) = (&mut self.snapshot.with_ours_left, &mut self.snapshot.half_registered);
+        pods.retain(|pod| !is_it(Step::SetOurs(pod.clone(), CpuSet::new())));
         containers.retain(|container| !is_it(Step::Unregister(container.clone())));
     }
 

@@ -26,6 +26,8 @@ pub(in crate::engine) struct NodeReading {
     pub(in crate::engine) findings: Vec<Finding>,
     /// Instances found in scopes and on pods' cgroups, of a former daemon.
     pub(in crate::engine) found: Vec<PodUid>,
+    /// Whether the slice or the units outside were read.
+    pub(in crate::engine) read_shared: bool,
 }
 
 impl Picture {
@@ -86,6 +88,7 @@ impl Picture {
                 Err(error) => self.problems.push(error.to_string()),
             }
         }
+        node.read_shared = dirty.slice || dirty.outside;
         if std::mem::take(&mut dirty.slice) {
             match in_place::kubepods(&*system.cgroups) {
                 Ok(level) => {
@@ -157,7 +160,8 @@ impl Picture {
         }
         self.snapshot.topology = read_cgroups::topology(system)?;
         self.offline = Topology::offline(&system.sys);
-        // If the list changed while the topology was read, the topology may not match it, so the next look reads both again.
+        // If the list changed while the topology was read, the topology may not match it. That change has an event: the look that follows it
+        // reads both again.
         let now = Topology::online_text(&system.sys).map_err(|cause| read_cgroups::topology_error(system, cause))?;
         self.online = if now == online { online } else { Vec::new() };
         Ok(true)
@@ -255,7 +259,7 @@ impl Picture {
             let mut unreadable = unreadable.iter();
             !used.contains(pod) && !unreadable.any(|(name, _)| name.starts_with(pod.as_str()))
         };
-        let unclaimed: BTreeSet<CgroupPath> = pods.into_iter().filter(is_left).collect();
+        let with_ours_left: BTreeSet<CgroupPath> = pods.into_iter().filter(is_left).collect();
         for pod in &found {
             self.read_siblings(system, pod);
         }
@@ -264,12 +268,12 @@ impl Picture {
             .into_iter()
             .partition(|(name, _)| !name.starts_with('/'));
         let changed = (&was, &snapshot.left_in_place) != (&unreadable, &left)
-            || !unclaimed.is_subset(&snapshot.unclaimed)
+            || !with_ours_left.is_subset(&snapshot.with_ours_left)
             || !half_registered.is_subset(&snapshot.half_registered);
         snapshot.unreadable = scopes.into_iter().chain(unreadable).collect();
         snapshot.unreadable.sort();
         snapshot.left_in_place = left;
-        snapshot.unclaimed.extend(unclaimed);
+        snapshot.with_ours_left.extend(with_ours_left);
         snapshot.half_registered.extend(half_registered);
         Ok((found, changed))
     }

@@ -95,8 +95,8 @@ pub fn admit(
     if node.source.allocates() && !snapshot.kubelet.as_ref().is_ok_and(kubelets) {
         return admit_allocated(claim, candidate, snapshot, facts, node);
     }
-    // kubelet is the authority: an instance whose CPUs it gave to this container does not stand in the way.
-    let stands = |instance: &&Instance| {
+    // kubelet is the authority: an instance whose CPUs it gave to this container, and which leaves them, does not stand in the way.
+    let stands_in_the_way = |instance: &&Instance| {
         let record = &instance.record;
         record.pod == candidate.container.pod
             || record.exclusive.is_disjoint(&candidate.cpus)
@@ -105,7 +105,7 @@ pub fn admit(
     let others: Vec<&Record> = snapshot
         .instances
         .values()
-        .filter(stands)
+        .filter(stands_in_the_way)
         .map(|instance| &instance.record)
         .collect();
     let record = admit_assigned(claim, candidate, &snapshot.kubelet, &others)?;

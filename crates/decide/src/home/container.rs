@@ -69,7 +69,7 @@ impl HomeBehaviour for Container {
             return Vec::new();
         };
         let mut steps = partition::grow(instance, inner, vcpu);
-        steps.extend(partition::kind(facts, instance, vcpu));
+        steps.extend(partition::set_kind(facts, instance, vcpu));
         steps.extend(pins(facts, instance));
         steps.extend(partition::shrink(instance, inner, vcpu));
         steps

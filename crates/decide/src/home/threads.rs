@@ -244,7 +244,7 @@ pub(super) fn hold(facts: &Derived, instance: &Instance) -> Vec<Step> {
         steps.push(Step::Write(vcpu_path.clone(), File::Cpus, first.to_string()));
     }
     steps.extend(partition::grow(instance, inner, vcpu));
-    steps.extend(partition::kind(facts, instance, vcpu));
+    steps.extend(partition::set_kind(facts, instance, vcpu));
     for (thread, now) in record.vcpus.iter().zip(&instance.vcpus) {
         if let Some(now) = now {
             steps.extend(seat(instance, thread, now, facts.online()));

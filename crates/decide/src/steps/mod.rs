@@ -350,7 +350,7 @@ fn steps_of(instance: &Instance, steps: impl IntoIterator<Item = Step>) -> impl 
     })
 }
 
-fn exclusive(cgroup: &CgroupPath, cpus: &CpuSet) -> Step {
+fn set_exclusive(cgroup: &CgroupPath, cpus: &CpuSet) -> Step {
     Step::Write(cgroup.clone(), File::CpusExclusive, cpus.to_string())
 }
 

@@ -4,7 +4,7 @@ use stelia_cpus::CpuSet;
 use stelia_kernel::cgroup::{CgroupPath, File};
 use stelia_settings::Partition;
 
-use super::{Step, exclusive};
+use super::{Step, set_exclusive};
 use crate::{Derived, Instance, InstanceCgroup, Snapshot, ThreadedCgroup};
 
 /// The exclusive list of scope, `instance/` and `vcpu/` in this turn. A live partition changes by way of the union of old and
@@ -40,7 +40,7 @@ pub(crate) fn grow(instance: &Instance, inner: &InstanceCgroup, vcpu: &ThreadedC
     let lists = exclusive_lists(instance, inner, vcpu);
     let growing = lists.iter().filter(|(_, now)| !want.is_subset(now));
     pod.into_iter()
-        .chain(growing.map(|(path, _)| exclusive(path, &want)))
+        .chain(growing.map(|(path, _)| set_exclusive(path, &want)))
         .collect()
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn shrink(instance: &Instance, inner: &InstanceCgroup, vcpu: &Threade
         .iter()
         .rev()
         .filter(|(_, now)| want.is_subset(now) && **now != want);
-    let mut steps: Vec<Step> = shrinking.map(|(path, _)| exclusive(path, &want)).collect();
+    let mut steps: Vec<Step> = shrinking.map(|(path, _)| set_exclusive(path, &want)).collect();
     steps.extend(narrow_pod(instance, &want));
     steps
 }
@@ -64,11 +64,11 @@ pub(crate) fn shrink(instance: &Instance, inner: &InstanceCgroup, vcpu: &Threade
 fn narrow_pod(instance: &Instance, want: &CpuSet) -> Option<Step> {
     let level = instance.pod_level.as_ref()?;
     let wider = level.ours != *want && want.is_subset(&level.ours);
-    wider.then(|| Step::Claim(level.path.clone(), want.clone()))
+    wider.then(|| Step::SetOurs(level.path.clone(), want.clone()))
 }
 
 /// The kind of the partition, where it differs.
-pub(crate) fn kind(facts: &Derived, instance: &Instance, vcpu: &ThreadedCgroup) -> Vec<Step> {
+pub(crate) fn set_kind(facts: &Derived, instance: &Instance, vcpu: &ThreadedCgroup) -> Vec<Step> {
     let record = &instance.record;
     // While none of its CPUs is online the kernel takes no partition.
     let possible = !record.exclusive.is_disjoint(facts.online());
@@ -116,6 +116,7 @@ pub(crate) fn undo(instance: &Instance) -> Vec<Step> {
     steps
 }
 
+/// No partition and no exclusive CPUs.
 pub(crate) fn give_up(instance: &Instance, inner: &InstanceCgroup, vcpu: &ThreadedCgroup) -> Vec<Step> {
     let mut steps = Vec::new();
     if !matches!(vcpu.partition.as_str(), "" | "member") {
@@ -123,7 +124,7 @@ pub(crate) fn give_up(instance: &Instance, inner: &InstanceCgroup, vcpu: &Thread
     }
     for (path, now) in exclusive_lists(instance, inner, vcpu).into_iter().rev() {
         if !now.is_empty() {
-            steps.push(exclusive(path, &CpuSet::new()));
+            steps.push(set_exclusive(path, &CpuSet::new()));
         }
     }
     steps.extend(narrow_pod(instance, &CpuSet::new()));

@@ -1,4 +1,4 @@
-//! Steps that change the record. They come before what they describe, so that after a crash the next daemon goes on
+//! Steps that change the record, other than its phase. They come before what they describe, so that after a crash the next daemon goes on
 //! from the record.
 
 use stelia_api::ThreadRole;

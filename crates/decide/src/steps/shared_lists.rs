@@ -4,14 +4,14 @@
 use stelia_cpus::CpuSet;
 use stelia_kernel::cgroup::CgroupPath;
 
-use super::{Step, exclusive};
+use super::{Step, set_exclusive};
 use crate::home::Above;
 use crate::totals::Of;
 use crate::{Level, Snapshot, Totals};
 
 /// The lists as they are and as they are to be. The kernel gives an exclusive CPU to one of two siblings only: instances in stelia.slice
 /// and in pods may have each other's CPUs now, so each list gives up what it needs no more before the other one takes it, and takes
-/// nothing that the other one still has.
+/// nothing that the other one still has. Where both are to have a CPU, the list that has it now keeps it until it is given up below.
 pub(super) struct SharedLists<'a> {
     snapshot: &'a Snapshot,
     slice: CpuSet,
@@ -83,15 +83,15 @@ impl<'a> SharedLists<'a> {
         let grows = self.must_widen(Above::Slice) || self.must_widen(Above::Kubepods);
         let slice = Some(&self.of_slice.remaining).filter(|remaining| grows && **remaining != self.slice);
         let mut steps: Vec<Step> = slice
-            .map(|cpus| exclusive(&CgroupPath::slice(), cpus))
+            .map(|cpus| set_exclusive(&CgroupPath::slice(), cpus))
             .into_iter()
             .collect();
-        let pods = self.snapshot.unclaimed.iter();
-        steps.extend(pods.map(|pod| Step::Claim(pod.clone(), CpuSet::new())));
+        let pods = self.snapshot.with_ours_left.iter();
+        steps.extend(pods.map(|pod| Step::SetOurs(pod.clone(), CpuSet::new())));
         let remaining = &self.of_kubepods.remaining;
         let kubepods = self.snapshot.kubepods.as_ref();
         let kubepods = kubepods.filter(|level| grows && *remaining != level.ours);
-        steps.extend(kubepods.map(|level| Step::Claim(level.path.clone(), remaining.clone())));
+        steps.extend(kubepods.map(|level| Step::SetOurs(level.path.clone(), remaining.clone())));
         steps
     }
 
@@ -99,19 +99,19 @@ impl<'a> SharedLists<'a> {
     /// those above.
     pub(super) fn narrow(&self) -> Vec<Step> {
         let is_wide = !self.must_widen(Above::Slice) && self.slice != self.of_slice.all;
-        let mut steps: Vec<Step> = is_wide.then(|| self.slice_list()).into_iter().collect();
+        let mut steps: Vec<Step> = is_wide.then(|| self.set_slice_list()).into_iter().collect();
         steps.extend(self.snapshot.half_registered.iter().cloned().map(Step::Unregister));
         let kubepods = self.snapshot.kubepods.as_ref();
         let kubepods = kubepods.filter(|level| !self.must_widen(Above::Kubepods) && level.ours != self.of_kubepods.all);
-        steps.extend(kubepods.map(|level| self.kubepods_list(level)));
+        steps.extend(kubepods.map(|level| self.set_kubepods_list(level)));
         steps
     }
 
-    fn slice_list(&self) -> Step {
-        exclusive(&CgroupPath::slice(), &self.of_slice.all)
+    fn set_slice_list(&self) -> Step {
+        set_exclusive(&CgroupPath::slice(), &self.of_slice.all)
     }
 
-    fn kubepods_list(&self, level: &Level) -> Step {
-        Step::Claim(level.path.clone(), self.of_kubepods.all.clone())
+    fn set_kubepods_list(&self, level: &Level) -> Step {
+        Step::SetOurs(level.path.clone(), self.of_kubepods.all.clone())
     }
 }

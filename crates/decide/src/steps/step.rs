@@ -79,9 +79,9 @@ pub enum Step {
     Restore(String, CpuSet),
     /// Have exactly these CPUs of instances in place in the `cpuset.cpus.exclusive` of a cgroup that is not steliad's; what
     /// others added to it stays.
-    Claim(CgroupPath, CpuSet),
+    SetOurs(CgroupPath, CpuSet),
     /// Have these CPUs, too, in the `cpuset.cpus.exclusive` of a cgroup above the instance, for its partition. In a cgroup that is not
-    /// steliad's they are recorded as for `Claim`.
+    /// steliad's they are recorded as for `SetOurs`.
     Extend(CgroupPath, CpuSet),
     /// Remove the record of the container with this whole cgroup from its pod's: the instance in place is none any more, or its
     /// container is gone.
@@ -151,7 +151,7 @@ impl Step {
         match (self.systemd_unit(), self) {
             (Some(unit), _) => unit.to_owned(),
             (None, Self::Write(cgroup, file, _)) => format!("{cgroup}/{}", file.name()),
-            (None, Self::Claim(cgroup, _)) => format!("{cgroup}/{}", File::CpusExclusive.name()),
+            (None, Self::SetOurs(cgroup, _)) => format!("{cgroup}/{}", File::CpusExclusive.name()),
             (None, Self::Unrecord(unit)) => unit.clone(),
             (None, Self::KeepWorkersOff(_)) => WORKERS.to_owned(),
             (None, step) => step.to_string(),

@@ -34,10 +34,12 @@ impl fmt::Display for Step {
                 )
             }
             Self::Limit(unit, _) => write!(f, "set limits of {unit}"),
-            Self::Claim(cgroup, cpus) if cpus.is_empty() => {
+            Self::SetOurs(cgroup, cpus) if cpus.is_empty() => {
                 write!(f, "take back every exclusive CPU that was added to {cgroup}")
             }
-            Self::Claim(cgroup, cpus) => write!(f, "set steliad's part of cpuset.cpus.exclusive of {cgroup} to {cpus}"),
+            Self::SetOurs(cgroup, cpus) => {
+                write!(f, "set steliad's part of cpuset.cpus.exclusive of {cgroup} to {cpus}")
+            }
             Self::Extend(cgroup, cpus) => write!(f, "add {cpus} to cpuset.cpus.exclusive of {cgroup}"),
             Self::Unregister(cgroup) => write!(f, "remove the record of {cgroup}"),
             Self::Weigh(weight) => write!(f, "set CPUWeight={weight} of stelia.slice"),

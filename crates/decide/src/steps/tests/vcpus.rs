@@ -41,7 +41,7 @@ fn a_cpu_that_the_other_tree_still_has_is_not_taken() {
     };
     assert!(!steps(&snapshot).iter().any(takes), "{:#?}", steps(&snapshot));
     snapshot.left_in_place = CpuSet::new();
-    let given_up = Step::Claim(CgroupPath::parse("/kubepods.slice").unwrap(), CpuSet::new());
+    let given_up = Step::SetOurs(CgroupPath::parse("/kubepods.slice").unwrap(), CpuSet::new());
     assert!(steps(&snapshot).contains(&given_up));
     assert!(steps(&snapshot).iter().any(takes));
 }
