@@ -65,6 +65,8 @@ SECTIONS ?= sid slow breadth resize allocator ledger fuzz soak crash emulated la
 # How often the section "laws" tries each property, and those two that act out a node's whole day in every case.
 CASES    ?= 20000
 DAYS     ?= 4000
+# The sources that the section "mutants" changes.
+MUTATED  ?= crates/decide/src/**/*.rs
 # How often a container is registered and deregistered in the test of that.
 CYCLES  ?= 50
 # The daemon is killed at one of so many steps in the tests of that.
@@ -159,7 +161,7 @@ HASHING  := $(patsubst %,--config profile.release.package.%.opt-level=2,rpm sha1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: cross-tools cross-check image-of-commit check-quick check-long node-test-quick long-sid long-slow long-breadth long-resize long-allocator long-ledger long-fuzz long-soak long-crash long-emulated long-laws long-scale long-release long-linux long-libvirt long-vfio long-browser long-api long-placement long-arm64 long-real help setup build deb image rpm selinux sbom images release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-check fuzz-short node-test soak check try demo clean
+.PHONY: cross-tools cross-check image-of-commit check-quick check-long node-test-quick long-sid long-slow long-breadth long-resize long-allocator long-ledger long-fuzz long-soak long-crash long-emulated long-laws long-scale long-release long-linux long-libvirt long-vfio long-browser long-api long-placement long-arm64 long-mutants long-real help setup build deb image rpm selinux sbom images release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-check fuzz-short node-test soak check try demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -322,6 +324,9 @@ cross-check: ## every crate compiles for the other of amd64 and arm64, without a
 deny: | $(TOOLS)/bin/cargo-deny
 	$(TOOLS)/bin/cargo-deny --locked --log-level error check bans licenses sources
 
+$(TOOLS)/bin/cargo-mutants:
+	$(INSTALL) --root $(TOOLS) cargo-mutants
+
 $(TOOLS)/bin/cargo-deny:
 	$(INSTALL) --root $(TOOLS) cargo-deny
 
@@ -416,7 +421,7 @@ node-test-quick:
 	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,quick)"
 
 # What is too long for every change. A section is seen whole, by hand, when what it is about changes.
-check-long: ## what is too long for every change, by section (SECTIONS="sid slow breadth resize allocator ledger fuzz soak crash emulated laws scale linux libvirt vfio release browser api placement arm64"), and SECTIONS=real BIN=DIR
+check-long: ## what is too long for every change, by section (SECTIONS="sid slow breadth resize allocator ledger fuzz soak crash emulated laws scale linux libvirt vfio release browser api placement arm64"), and SECTIONS=mutants, SECTIONS=real BIN=DIR
 	@packaging/tools/timed $(MAKE) $(SECTIONS:%=long-%)
 
 long-sid: # the next Debian: every node test that runs there, and the demo
@@ -480,6 +485,10 @@ long-release: release # a release built once more: the same bytes
 long-browser: # the ledger's report in a browser: nothing overlaps, nothing is complained of
 	@packaging/tools/host-packages chromium
 	@$(CARGO) test --quiet --locked -p stelia-simulator --features browser --test simulate -- browser::
+
+# The tests of the changed crate alone judge: the engine's, which take minutes, notice more.
+long-mutants: | $(TOOLS)/bin/cargo-mutants # each small change of decisions (MUTATED="crates/decide/src/home/*.rs") that no test of theirs notices, in target/mutants.out: hours
+	@$(TOOLS)/bin/cargo-mutants mutants --package stelia-decide --file '$(MUTATED)' --profile fast --output target --no-shuffle --colors never
 
 long-real: # this tree beside the real programs in the folder BIN, as docs/real.md says
 	@CARGO="$(CARGO)" tests/real/run "$(BIN)"
