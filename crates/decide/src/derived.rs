@@ -221,18 +221,20 @@ impl Derived {
         let (was_given, is_given) = [before, now]
             .map(|one| one.and_then(|one| cpus_from_kubelet(snapshot, one)))
             .into();
+        // Whoever else has CPUs that kubelet gives this one is evicted by it. Both the totals before and those after tell of others: this change
+        // may begin an eviction or end one.
         let regiven = was_given != is_given;
-        let contested = |totals: &Totals| {
+        let others_have = |totals: &Totals| {
             let mut given = was_given.iter().chain(&is_given);
             given.any(|(_, cpus)| totals.is_contested(cpus))
         };
-        let evicts = regiven && contested(&totals);
+        let had_evicted = regiven && others_have(&totals);
         // Whoever is to have CPUs that this one's cgroups have waits for it.
         let mut awaited = before.is_some_and(|before| totals.is_awaited(before));
         totals.replace(snapshot, self, before, now);
         awaited |= now.is_some_and(|now| totals.is_awaited(now));
-        if regiven && (evicts || contested(&totals)) {
-            // Whoever else has these CPUs is evicted now, or is not any more: that is in the totals too.
+        if regiven && (had_evicted || others_have(&totals)) {
+            // Evictions are in the totals too.
             *self = Self::of(snapshot, policies);
             return Concerned::Everyone;
         }

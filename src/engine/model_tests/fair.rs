@@ -75,7 +75,7 @@ async fn an_instance_that_never_converges_keeps_nobody_from_following_kubelet() 
             report
                 .degraded
                 .iter()
-                .any(|(_, reason)| reason.text.contains("8 rounds")),
+                .any(|(_, reason)| reason.text.contains("8 turns")),
             "{report:?}"
         );
     }

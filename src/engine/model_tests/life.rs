@@ -282,15 +282,9 @@ async fn what_of_the_node_could_not_be_read_is_read_again_soon() {
     let mut node = Node::new();
     node.settings.audit_interval = Duration::from_secs(3600);
     node.restart().await;
-    let (pod, _) = node.isolated(1, "2-3").await;
     let online = node.model.system().sys.join("devices/system/cpu/online");
     fs::remove_file(&online).unwrap();
-    // An event that has the topology read.
-    node.model.meddle(&vcpu(&pod), File::Partition, "member").unwrap();
-    node.until("it is repaired", |node| {
-        node.read(&vcpu(&pod), File::Partition) == "isolated"
-    })
-    .await;
+    node.catch_up().await;
     assert_eq!(node.handle.view().topology.online(), cpus("0-7"));
     fs::write(&online, "0-6\n").unwrap();
     node.until("the topology is read", |node| {

@@ -39,98 +39,87 @@ impl Picture {
         dirty: &mut Dirty,
     ) -> NodeReading {
         self.problems.clear();
-        let mut node = NodeReading::default();
         let policies = &settings.policies;
-        let mut anew = false;
+        let mut node = NodeReading::default();
+        // Whether what is derived of all instances is out of date.
+        let mut derive_again = false;
         if std::mem::take(&mut dirty.topology) {
-            match self.look_at_topology(system) {
-                Ok(changed) => anew |= changed,
-                Err(error) => self.problems.push(error.to_string()),
-            }
+            let changed = self.look_at_topology(system);
+            derive_again |= self.noted(changed).unwrap_or(false);
         }
         if std::mem::take(&mut dirty.kubelet) {
-            let source = policies.allocator.source;
-            node.kubelet_before = self.look_at_kubelet(source);
-            anew |= node.kubelet_before.is_some();
-            dirty.leftover |= node.kubelet_before.is_some();
-            if node.kubelet_before.is_some() {
-                self.refused.end_pauses();
-            }
+            node.kubelet_before = self.look_at_kubelet(policies.allocator.source);
         }
-        // An audit, or kubelet's word.
-        let may_have_changed = dirty.scopes || node.kubelet_before.is_some();
-        if std::mem::take(&mut dirty.scopes) {
-            match read_cgroups::scopes(&*system.cgroups) {
-                Ok(names) => self.compare_scopes(names, dirty),
-                Err(error) => self.problems.push(error.to_string()),
-            }
+        if node.kubelet_before.is_some() {
+            derive_again = true;
+            dirty.leftover = true;
+            self.refused.end_pauses();
+        }
+        // With an audit, or a change of kubelet's file, what could not be used of a container may have ended, or be used now.
+        let may_differ = dirty.scopes || node.kubelet_before.is_some();
+        if std::mem::take(&mut dirty.scopes)
+            && let Some(names) = self.noted(read_cgroups::scopes(&*system.cgroups))
+        {
+            self.compare_scopes(names, dirty);
         }
         let unknown = std::mem::take(&mut dirty.unknown);
         if !unknown.is_empty() {
-            let found = self.look_at_unknown(system, policies, &unknown, dirty);
-            dirty.everyone |= !found.is_empty();
-            node.found.extend(found);
+            node.found = self.look_at_unknown(system, policies, &unknown, dirty);
             dirty.slice = true;
-            dirty.shared = true;
         }
-        if (may_have_changed || !self.searched_pods) && self.search_again() {
-            match self.search_pods(system, policies, dirty) {
-                Ok((found, changed)) => {
-                    if !self.searched_pods || changed || !found.is_empty() {
-                        anew |= changed;
-                        dirty.slice = true;
-                        dirty.shared = true;
-                    }
-                    self.searched_pods = true;
-                    dirty.everyone |= !found.is_empty();
-                    node.found.extend(found);
-                }
-                Err(error) => self.problems.push(error.to_string()),
+        if !self.searched_pods || may_differ && self.is_unusable_on_pods() {
+            let searched = self.search_pods(system, policies, dirty);
+            if let Some((found, changed)) = self.noted(searched) {
+                dirty.slice |= !self.searched_pods || changed || !found.is_empty();
+                derive_again |= changed;
+                self.searched_pods = true;
+                node.found.extend(found);
             }
         }
+        dirty.everyone |= !node.found.is_empty();
         node.read_shared = dirty.slice || dirty.outside;
+        dirty.shared |= node.read_shared;
         if std::mem::take(&mut dirty.slice) {
-            match in_place::kubepods(&*system.cgroups) {
-                Ok(level) => {
-                    let finding = drift_findings::of_kubepods(self.snapshot.kubepods.as_ref(), level.as_ref());
-                    node.findings.extend(finding);
-                    self.snapshot.kubepods = level;
-                }
-                Err(error) => self.problems.push(error.to_string()),
-            }
-            match read_cgroups::slice(&*system.cgroups) {
-                Ok(slice) => {
-                    let workers = self.look_at_workers(system);
-                    self.moved_workers = false;
-                    let slice = Slice { workers, ..slice };
-                    node.findings
-                        .extend(drift_findings::of_slice(&self.snapshot.slice, &slice));
-                    self.snapshot.slice = slice;
-                }
-                Err(error) => self.problems.push(error.to_string()),
-            }
-            dirty.shared = true;
+            self.look_at_slice(system, &mut node);
         }
         // CPUs left over from kubelet's static policy change only when a pod came or went.
-        if std::mem::take(&mut dirty.leftover) {
-            match read_cgroups::leftovers(&*system.cgroups, &self.snapshot) {
-                Ok(leftover) => {
-                    anew |= leftover != self.snapshot.leftover;
-                    self.snapshot.leftover = leftover;
-                }
-                Err(error) => self.problems.push(error.to_string()),
-            }
+        if std::mem::take(&mut dirty.leftover)
+            && let Some(leftover) = self.noted(read_cgroups::leftovers(&*system.cgroups, &self.snapshot))
+        {
+            derive_again |= leftover != self.snapshot.leftover;
+            self.snapshot.leftover = leftover;
         }
-        if anew {
+        if derive_again {
             self.facts = Derived::of(&self.snapshot, policies);
             self.node_changed = true;
             dirty.everyone = true;
         }
         if std::mem::take(&mut dirty.outside) {
             self.look_outside(system, policies, &mut node);
-            dirty.shared = true;
         }
         node
+    }
+
+    /// What was read; `None` with the problem noted where it could not be.
+    fn noted<T>(&mut self, read: Result<T, CgroupError>) -> Option<T> {
+        read.map_err(|error| self.problems.push(error.to_string())).ok()
+    }
+
+    /// Read the lists above all instances.
+    fn look_at_slice(&mut self, system: &System, node: &mut NodeReading) {
+        if let Some(level) = self.noted(in_place::kubepods(&*system.cgroups)) {
+            let finding = drift_findings::of_kubepods(self.snapshot.kubepods.as_ref(), level.as_ref());
+            node.findings.extend(finding);
+            self.snapshot.kubepods = level;
+        }
+        if let Some(slice) = self.noted(read_cgroups::slice(&*system.cgroups)) {
+            let workers = self.look_at_workers(system);
+            self.moved_workers = false;
+            let slice = Slice { workers, ..slice };
+            let findings = drift_findings::of_slice(&self.snapshot.slice, &slice);
+            node.findings.extend(findings);
+            self.snapshot.slice = slice;
+        }
     }
 
     /// The kernel's unbound workers. Where no instance depends on them they are not read again. If they cannot be read
@@ -188,14 +177,12 @@ impl Picture {
     }
 
     fn look_outside(&mut self, system: &System, policies: &Policies, node: &mut NodeReading) {
-        match outside_units::outside(&*system.cgroups, policies.allocator.source) {
-            Ok((outside, gone)) => {
-                let findings = drift_findings::of_outside(&self.snapshot.outside, &outside);
-                node.findings.extend(findings);
-                (self.snapshot.outside, self.snapshot.outside_gone) = (outside, gone);
-                (self.outside_is_known, self.looked_outside) = (true, true);
-            }
-            Err(error) => self.problems.push(error.to_string()),
+        let read = outside_units::outside(&*system.cgroups, policies.allocator.source);
+        if let Some((outside, gone)) = self.noted(read) {
+            let findings = drift_findings::of_outside(&self.snapshot.outside, &outside);
+            node.findings.extend(findings);
+            (self.snapshot.outside, self.snapshot.outside_gone) = (outside, gone);
+            (self.outside_is_known, self.looked_outside) = (true, true);
         }
     }
 
@@ -278,9 +265,9 @@ impl Picture {
         Ok((found, changed))
     }
 
-    /// Search again what could not be used, which may have ended, or be used now.
-    fn search_again(&self) -> bool {
-        !self.searched_pods || self.snapshot.unreadable.iter().any(|(name, _)| name.starts_with('/'))
+    /// Whether something of a container could not be used.
+    fn is_unusable_on_pods(&self) -> bool {
+        self.snapshot.unreadable.iter().any(|(name, _)| name.starts_with('/'))
     }
 
     fn compare_scopes(&mut self, names: Vec<String>, dirty: &mut Dirty) {
@@ -343,9 +330,9 @@ impl Picture {
         }
         if changed {
             self.snapshot.unreadable.sort();
-            match read_cgroups::left_alone(&*system.cgroups, &self.snapshot.unreadable) {
-                Ok(left_alone) => self.snapshot.left_alone = left_alone,
-                Err(error) => self.problems.push(error.to_string()),
+            let left_alone = read_cgroups::left_alone(&*system.cgroups, &self.snapshot.unreadable);
+            if let Some(left_alone) = self.noted(left_alone) {
+                self.snapshot.left_alone = left_alone;
             }
             self.facts = Derived::of(&self.snapshot, policies);
             self.node_changed = true;
