@@ -3,7 +3,7 @@
 use stelia_cpus::CpuSet;
 
 use super::agent::{PORT, RUNNER};
-use super::{FOUR, INITRAMFS, assert_topology, guest, make_linux, said, until_counted, until_degraded};
+use super::{FOUR, INITRAMFS, PATIENT, assert_topology, guest, make_linux, said, until_counted, until_degraded};
 use crate::support::*;
 
 const FAULTY_INITRAMFS: &str = "/job/guest-faulty";
@@ -16,7 +16,7 @@ $b sleep 1
 
 /// Why the VM is degraded.
 const REASON: &str = "the guest did not give up vCPUs in time";
-/// The guest has as much time as it has by default.
+/// The guest has as much time as it has by default: a refusal waits for its end.
 const SETTINGS: &str = "unplug-timeout-s = 10\n";
 
 /// It has 4 vCPUs, is to have 2 CPUs, and gives up none: its vCPUs share 2 CPUs until it has 4 again.
@@ -70,7 +70,7 @@ fn a_guest_that_keeps_its_vcpus_shares_the_cpus_that_are_left() {
 #[test]
 fn vcpus_that_an_agent_took_offline_and_the_kernel_keeps_are_online_again() {
     make_linux();
-    adopting(SETTINGS, || {
+    adopting(PATIENT, || {
         let kernel_words = format!("{KERNEL_WORDS} keeps_cpus=1 agent=1");
         let qemu = [&guest(FOUR, INITRAMFS, &kernel_words)[..], &words(PORT)].concat();
         let pod = start_on(Accel::Kvm, "keeps-offline", "4", &RUNNER, &qemu).running();
