@@ -282,6 +282,7 @@ async fn what_of_the_node_could_not_be_read_is_read_again_soon() {
     let mut node = Node::new();
     node.settings.audit_interval = Duration::from_secs(3600);
     node.restart().await;
+    node.catch_up().await;
     let online = node.model.system().sys.join("devices/system/cpu/online");
     fs::remove_file(&online).unwrap();
     node.catch_up().await;
