@@ -256,6 +256,9 @@ pub(crate) enum Command {
         /// The VM, given as namespace/name, name or UID
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
         vm: String,
+        /// Only print what would be released
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Print metrics or the NodeResourceTopology object
     #[command(subcommand, subcommand_value_name = "metrics|topology")]

@@ -31,7 +31,7 @@ use change::{rebalance, reconcile, release, resize};
 use check::{doctor, noise, report, verify, why};
 use cli::{Cli, Command, Export};
 use export::{metrics, topology};
-use shared::daemon::{self, CALL_TIMEOUT, Client, Failure, Pods};
+use shared::daemon::{self, CALL_TIMEOUT, Client, Failure, Pods, Selected};
 use shared::files;
 use shared::kernel::{Roots, host_name};
 use shared::output::pager;
@@ -131,7 +131,7 @@ async fn run(
         }
         Command::Verify { selection, demands } => {
             let client = client().await?;
-            let selected = client.select(selection).await?;
+            let selected = Selected::of(selection, client.describe().await?)?;
             let verified = verify::gather(&client, roots, &selected, *demands).await?;
             selected.with_missing_names(output_options.print(&verified))
         }
@@ -149,7 +149,9 @@ async fn run(
         Command::Resize { vm, cpus, dry_run } => {
             output_options.print(&resize::resize(&client().await?, vm, *cpus, *dry_run).await?)
         }
-        Command::Release { vm } => output_options.print(&release::release(&client().await?, vm).await?),
+        Command::Release { vm, dry_run } => {
+            output_options.print(&release::release(&client().await?, vm, *dry_run).await?)
+        }
         Command::Top {
             selection,
             count,
@@ -165,7 +167,7 @@ async fn run(
                 top::batch(source, *count, output_options).await
             })
         }
-        Command::Monitor(selection) => monitor::run(&client().await?, selection, output_options.form).await,
+        Command::Monitor(selection) => monitor::run(&client().await?, selection, output_options).await,
     }
 }
 

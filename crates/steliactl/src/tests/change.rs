@@ -11,6 +11,8 @@ fn release_takes_a_name_or_uid_and_says_what_it_did() {
             "{vm}: {told}"
         );
     }
+    let planned = steliactl(no_vm().path(), &["release", "web", "--dry-run"]).unwrap();
+    assert!(planned.contains("would release CPUs 2-3"), "{planned}");
     let told = steliactl(no_vm().path(), &["--json=short", "release", UID]).unwrap();
     assert_eq!(
         serde_json::from_str::<serde_json::Value>(&told).unwrap(),
@@ -29,7 +31,7 @@ fn the_beginning_of_a_uid_releases_nothing() {
 #[test]
 fn reconcile_prints_the_report() {
     let text = steliactl(no_vm().path(), &["reconcile"]).unwrap();
-    assert!(text.starts_with("Nothing to repair"), "{text}");
+    assert!(text.starts_with("Nothing to change"), "{text}");
     let json = steliactl(no_vm().path(), &["reconcile", "--json"]).unwrap();
     let value: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(value["pass"], serde_json::json!(7));

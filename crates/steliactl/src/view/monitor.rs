@@ -7,10 +7,10 @@ use zbus::message::Message;
 
 use crate::shared::daemon::signals::{self, End, Received, Signals};
 use crate::shared::daemon::{
-    Client, Condition, Description, Failure, Pod, Pods, Selection, fact, former_in_words, former_vms, is_in_trouble,
-    reason_of, reasons,
+    Client, Condition, Failure, Pod, Pods, Selected, Selection, fact, former_since, is_in_trouble, reason_of, reasons,
+    restart,
 };
-use crate::shared::output::{self, Form, text_of};
+use crate::shared::output::{self, Form, Meaning, OutputOptions, facts, printable, text_of};
 
 const APPEARED: &str = "DaemonAppeared";
 const VANISHED: &str = "DaemonVanished";
@@ -118,14 +118,18 @@ impl Event {
         }
     }
 
-    /// One line with its end; `time` is microseconds since the epoch. `None`: it is no line of text.
-    fn written(&self, time: u64, form: Form, pods: &Pods) -> Result<Option<String>, Failure> {
+    /// One line with its end, on a narrow terminal several; `time` is microseconds since the epoch. `None`: it is no line of text.
+    fn written(&self, time: u64, output: OutputOptions, pods: &Pods) -> Result<Option<String>, Failure> {
         let pod = self.pod.as_ref().map(|uid| pods.get(uid));
-        if !form.is_data() {
+        if !output.form.is_data() {
             let clock = output::time(time).get(11..19).unwrap_or_default().to_owned();
             let whose = pod.as_ref().map_or_else(|| "node".to_owned(), Pod::to_string);
-            let line = output::printable(&format!("{clock}  {whose}  {}", self.what)) + "\n";
-            return Ok(Some(line).filter(|_| !self.what.is_empty()));
+            let line = (
+                printable(&format!("{clock}  {whose}")),
+                self.what.clone(),
+                Meaning::Plain,
+            );
+            return Ok((!self.what.is_empty()).then(|| facts(&[line], output.style)));
         }
         let mut object = pod.as_ref().map(Pod::members).unwrap_or_default();
         object.insert("time_us".to_owned(), time.into());
@@ -136,34 +140,27 @@ impl Event {
 
 /// What is wrong already: the node's problems, unless only VMs are watched, VMs in trouble, and VMs that were released. The last says that
 /// it is watched.
-fn present(mut described: Description, selection: &Selection) -> Vec<Event> {
-    let former = selection.former(&described);
-    selection.retain(&mut described);
+fn present(selected: &Selected) -> Vec<Event> {
+    let described = &selected.described;
     let of_vm = |uid: &str, what: String| Event {
         pod: Some(uid.to_owned()),
         ..Event::of_node(what, Value::Null)
     };
-    let problems = described.problems.iter().filter(|_| selection.is_all());
-    let vms = described.node.instances.values();
-    let troubled = vms.filter(|vm| is_in_trouble(vm)).map(|vm| {
+    let problems = described.problems.iter().filter(|_| selected.selection.is_all());
+    let troubled = selected.vms.iter().filter(|vm| is_in_trouble(vm)).map(|vm| {
         let reasons: Vec<&str> = reasons(vm).map(|reason| reason.text.as_str()).collect();
         of_vm(
             vm.pod.as_str(),
             format!("{}: {}", Condition::of(vm), reasons.join("; ")),
         )
     });
-    let released = former.iter().map(|(pod, ended_us)| {
-        let words = former_in_words(&described, pod, *ended_us);
-        of_vm(&pod.pod_uid, words.split_once(": ").unwrap_or_default().1.to_owned())
+    let released = selected.former.iter().map(|(pod, ended_us)| {
+        let what = former_since(*ended_us, output::now());
+        of_vm(&pod.pod_uid, format!("{what}; {}", restart(described)))
     });
-    let is_none = !selection.is_all() && former.is_empty() && described.node.instances.is_empty();
-    let watched = if is_none {
-        "no VM fits yet: watching for changes"
-    } else {
-        "watching for changes"
-    };
     let events = problems.map(Event::of_problem).chain(troubled).chain(released);
-    events.chain([Event::of_node(watched, Value::Null)]).collect()
+    let watched = Event::of_node("watching for changes", Value::Null);
+    events.chain([watched]).collect()
 }
 
 /// Whether an event is of a selected VM. With states only its changes to them are; that the daemon appears or vanishes always is.
@@ -185,33 +182,49 @@ fn selects(selection: &Selection, event: &Event, pods: &Pods) -> bool {
 /// started for it.
 ///
 /// # Errors
-/// The connection ended, or standard output cannot be written.
-pub(crate) async fn run(client: &Client, selection: &Selection, form: Form) -> Result<String, Failure> {
+/// A running daemon does not answer at first, or none of its VMs is selected; the connection ended, or standard output cannot be written.
+pub(crate) async fn run(client: &Client, selection: &Selection, output: OutputOptions) -> Result<String, Failure> {
     let mut signals = Signals::subscribe(client.connection()).await?;
     let mut end = End::new()?;
+    if signals.runs() {
+        Selected::of(selection, client.describe().await?)?.with_missing_names(Ok(String::new()))?;
+    }
     // The pods of all VMs so far: one that ended has no object to ask.
     let mut pods = Pods::default();
     let mut received = Some(Received::Daemon { runs: signals.runs() });
+    // Whether the daemon has appeared, and has not yet said what is wrong.
+    let mut is_new = false;
     loop {
-        let (event, appeared) = match &received {
-            Some(Received::Signal(message)) => (Event::of(message), false),
-            Some(Received::Daemon { runs }) => (Some(Event::daemon(*runs)), *runs),
-            None => (Some(Event::daemon(false)), false),
+        let event = match &received {
+            Some(Received::Signal(message)) => Event::of(message),
+            Some(Received::Daemon { runs }) => {
+                is_new = *runs;
+                Some(Event::daemon(*runs))
+            }
+            None => Some(Event::daemon(false)),
         };
-        let is_of_unknown = |one: &Event| one.pod.as_ref().is_some_and(|uid| !pods.has(uid));
-        let mut described = Description::default();
-        if appeared || event.as_ref().is_some_and(is_of_unknown) {
-            described = client.describe().await.unwrap_or_default();
-            pods.add(former_vms(&described).map(|(pod, _)| pod).collect());
-            pods.add(Pods::of(&described));
+        let is_of_unknown = |one: &Event| one.pod.as_ref().is_some_and(|uid| !pods.get(uid).is_named());
+        let mut wrong = Vec::new();
+        if is_new || event.as_ref().is_some_and(is_of_unknown) {
+            match client.describe().await {
+                Ok(described) => {
+                    pods.add(Pods::of_former(&described));
+                    pods.add(Pods::of(&described));
+                    let selected = Selected::of(selection, described).ok();
+                    wrong.extend(
+                        selected
+                            .iter()
+                            .filter(|_| is_new && !output.form.is_data())
+                            .flat_map(present),
+                    );
+                    is_new = false;
+                }
+                Err(failure) => output::note(&failure.to_string()),
+            }
         }
         let selected = event.into_iter().filter(|one| selects(selection, one, &pods));
-        let mut events: Vec<Event> = selected.collect();
-        if appeared && !form.is_data() {
-            events.extend(present(described, selection));
-        }
-        for event in events {
-            if let Some(text) = event.written(output::now(), form, &pods)?
+        for event in selected.chain(wrong) {
+            if let Some(text) = event.written(output::now(), output, &pods)?
                 && !signals::print(&text)?
             {
                 return Ok(String::new());
@@ -234,6 +247,8 @@ mod tests {
     use zbus::Variant;
 
     use super::*;
+    use crate::shared::output::TextStyle;
+    use crate::tests::fixtures::columns;
 
     const OBJECT: &str = "/io/stelia/Isolation1/instance/aaa";
     const TIME: u64 = 951_827_696_000_007;
@@ -252,9 +267,13 @@ mod tests {
         Event::of(&message.build(body).unwrap())
     }
 
+    fn written(event: &Event, form: Form, style: TextStyle, pods: &Pods) -> Option<String> {
+        event.written(TIME, OutputOptions { form, style }, pods).unwrap()
+    }
+
     fn text(event: Option<Event>) -> Option<String> {
         let pods = [crate::tests::fixtures::pod("aaa", "team-a/web")].into_iter().collect();
-        event.unwrap().written(TIME, Form::Text, &pods).unwrap()
+        written(&event.unwrap(), Form::Text, TextStyle::default(), &pods)
     }
 
     #[test]
@@ -306,8 +325,8 @@ mod tests {
         let mut described = crate::shared::daemon::node::testing::node();
         described.problems = vec![Reason::of_node(ReasonCode::NotWatched, "no watch is left")];
         let pods = Pods::of(&described);
-        let lines = present(described, &Selection::default()).into_iter();
-        let lines = lines.map(|event| event.written(TIME, Form::Text, &pods).unwrap().unwrap());
+        let lines = present(&Selected::all(described)).into_iter();
+        let lines = lines.map(|event| written(&event, Form::Text, columns(80), &pods).unwrap());
         insta::assert_snapshot!(lines.collect::<String>());
     }
 
@@ -315,7 +334,7 @@ mod tests {
     fn json_is_one_object_a_line() {
         let path = zbus::ObjectPath::try_from(OBJECT).unwrap();
         let new = of_manager("InstanceNew", &("aaa", path)).unwrap();
-        let written = |event: Event| event.written(TIME, Form::Json, &Pods::default()).unwrap();
+        let written = |event: Event| written(&event, Form::Json, TextStyle::default(), &Pods::default());
         assert_eq!(
             written(new).as_deref(),
             Some(concat!(

@@ -6,9 +6,10 @@ use stelia_koordinator::allocator::CpuSource;
 use stelia_model::Node;
 
 use super::list::{hints, node_lines};
+use crate::check::noise::unmoved_because;
 use crate::shared::daemon::{
-    Condition, Description, FORMER, OnlineCpus, Pod, age, counts, former_vms, is_file_unusable, is_in_trouble, order,
-    restart, whose,
+    Condition, Description, OnlineCpus, age, counts, former_in_a_line, former_vms, is_file_unusable, is_in_trouble,
+    order, restart,
 };
 use crate::shared::output::{Fact, Meaning, Render, TextStyle, counted, facts, now, printable};
 
@@ -59,14 +60,10 @@ impl Status {
             (Some(profile), 0) => format!("{profile}, not written yet"),
             (Some(profile), us) => format!("{profile}, written {} ago", age(us, now)),
         };
-        let former: Vec<Pod> = former_vms(&self.description).map(|(pod, _)| pod).collect();
-        let former = (!former.is_empty()).then(|| {
-            let whose = whose(&former.iter().collect::<Vec<_>>());
-            (
-                "Released",
-                format!("{whose}: {FORMER}; {}", restart(&self.description)),
-                Meaning::Attention,
-            )
+        let former: Vec<_> = former_vms(&self.description).collect();
+        let former = former_in_a_line(&former, now).map(|(whose, what)| {
+            let text = format!("{whose}: {what}; {}", restart(&self.description));
+            ("Released", text, Meaning::Attention)
         });
         let mut lines = vec![("State", counts(conditions()), worst)];
         lines.extend(former);
@@ -121,33 +118,28 @@ impl Status {
     }
 }
 
-/// When steliad last compared the node with what it should be, and what it changed.
+/// When steliad last compared the node with what it should be, whether it failed to change something, and what others changed.
 fn checked(node: &Node, now: u64) -> (String, Meaning) {
     let Some(last) = &node.last_pass else {
         return ("not yet".to_owned(), Meaning::Plain);
     };
-    let (ago, changes) = (age(last.ended_us, now), counted(last.steps.into(), "change"));
+    let ago = age(last.ended_us, now);
     if last.failures > 0 {
-        let failed = last.failures;
+        let (failed, changes) = (last.failures, counted(last.steps.into(), "change"));
         let text = format!("{ago} ago, {failed} of {changes} failed: journalctl -u steliad");
         return (text, Meaning::Broken);
     }
-    let mut text = match last.steps {
-        0 => format!("{ago} ago, nothing to change"),
-        _ => format!("{ago} ago, {changes} made"),
-    };
     let (found, repaired) = (node.counters.drift_found, node.counters.drift_repaired);
+    let is_degraded = node.instances.values().any(|one| !one.degraded.is_empty());
+    let mut text = format!("{ago} ago");
     if found > 0 {
-        let is_degraded = node.instances.values().any(|one| !one.degraded.is_empty());
-        let more = if found > repaired && is_degraded {
-            ": steliactl verify"
-        } else {
-            ""
-        };
         text += &format!(
-            "; so far {} by other programs, {repaired} repaired{more}",
+            "; so far {} by other programs, {repaired} repaired",
             counted(found, "change")
         );
+    }
+    if found > repaired && is_degraded {
+        text += ": steliactl verify";
     }
     (text, Meaning::Plain)
 }
@@ -156,19 +148,19 @@ fn checked(node: &Node, now: u64) -> (String, Meaning) {
 fn noise(node: &Node) -> (String, Meaning) {
     let report = &node.quiet.report;
     let (interrupts, threads) = (report.remaining.len() as u64, report.threads_remaining.len() as u64);
-    let text = match node.quiet.steering.as_str() {
-        "off" => "interrupts are not steered (irq-steering = off)".to_owned(),
-        _ if node.quiet.answered_us == 0 => "no data: steliactl noise".to_owned(),
-        _ if interrupts + threads == 0 => {
-            format!("{} moved away, none remains", counted(report.moved.into(), "interrupt"))
-        }
-        _ => {
+    match unmoved_because(&node.quiet) {
+        _ if interrupts + threads > 0 => {
             let both = [counted(interrupts, "interrupt"), counted(threads, "kernel thread")].join(" and ");
             let text = format!("{both} remain on the VMs' CPUs: steliactl noise");
-            return (text, Meaning::Attention);
+            (text, Meaning::Attention)
         }
-    };
-    (text, Meaning::Plain)
+        Some(_) if node.instances.is_empty() => ("nothing to keep off: no VMs".to_owned(), Meaning::Plain),
+        Some((why, fix)) => (format!("{why}: {fix}"), Meaning::Attention),
+        None => {
+            let moved = counted(report.moved.into(), "interrupt");
+            (format!("{moved} moved away, none remains"), Meaning::Plain)
+        }
+    }
 }
 
 impl Render for Status {
@@ -264,7 +256,7 @@ mod tests {
         description.node.counters.drift_found = found;
         says(
             &status(&description).at(NOW, TextStyle::from(true)),
-            &["12s ago, 1 change made; so far 3 changes by other programs"],
+            &["12s ago; so far 3 changes by other programs"],
         );
     }
 }

@@ -11,11 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::Serialize;
-use stelia_api::quiet::{Problem, RemainingCause};
+use stelia_api::quiet::{Problem, Quiet, RemainingCause};
 use stelia_cpus::CpuSet;
 
 use super::{first_few, group_by_key};
-use crate::shared::daemon::{Description, FORMER, Pod, Selected, age, is_reported, restart, whose};
+use crate::shared::daemon::{Description, Pod, Selected, former_in_a_line, is_reported, restart, whose};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{Fired, interrupts, measured};
 use crate::shared::output::{Column, Meaning, Render, TextStyle, column, counted, now, paragraph, stacked, table};
@@ -86,17 +86,22 @@ struct Source {
     disturbs: bool,
 }
 
+/// Why interrupts are not moved off the VMs' CPUs, and what to do; `None`: they are.
+pub(crate) fn unmoved_because(quiet: &Quiet) -> Option<(&str, &'static str)> {
+    let is_unanswered = quiet.steering.is_empty() || quiet.answered_us == 0 || quiet.report.interrupts == 0;
+    match &quiet.problem {
+        Some(problem) => Some((problem, JOURNAL)),
+        None if quiet.steering == "off" => Some(("irq-steering is off", STEER)),
+        None => is_unanswered.then_some((NOT_REPORTED, START)),
+    }
+}
+
 /// What disturbs the selected VMs.
 pub(crate) async fn gather(roots: &Roots, selected: &Selected) -> Noise {
     let fired = measured(&roots.proc, MEASURE_INTERVAL).await;
-    let former = &selected.former;
+    let former = former_in_a_line(&selected.former, now());
     Noise {
-        former: former.first().map(|(_, ended_us)| {
-            let last = if former.len() > 1 { "the last one " } else { "" };
-            let pods: Vec<&Pod> = former.iter().map(|(pod, _)| pod).collect();
-            let told = format!("{FORMER} ({last}{} ago)", age(*ended_us, now()));
-            (whose(&pods), told, restart(&selected.described))
-        }),
+        former: former.map(|(whose, what)| (whose, what, restart(&selected.described))),
         ..noise(&selected.described, selected.uids().as_ref(), fired.as_deref())
     }
 }
@@ -134,12 +139,10 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
         let counted = (vm.interrupts_per_second, vm.interrupts_by_ledger);
         (Reverse(counted), vm.pod.to_string())
     });
-    let is_unanswered = quiet.steering.is_empty() || quiet.answered_us == 0 || quiet.report.interrupts == 0;
-    let (problem, fix_of_problem) = match &quiet.problem {
-        Some(problem) => (Some(problem.as_str()), JOURNAL),
-        None if quiet.steering == "off" => (Some("irq-steering is off"), STEER),
+    let (problem, fix_of_problem) = match unmoved_because(quiet) {
         // Without VMs that have CPUs nothing is asked of steliad-quiet.
-        None if is_unanswered && !vms.is_empty() => (Some(NOT_REPORTED), START),
+        Some((NOT_REPORTED, _)) | None if vms.is_empty() => (None, ""),
+        Some((problem, fix)) => (Some(problem), fix),
         None => (None, "steliactl reconcile"),
     };
     let of_irq = |irq: u32, name: &str, cpus: &CpuSet, reason, text, fix| {
@@ -274,7 +277,12 @@ impl Noise {
             text += &note("node", problem, effect, self.fix_of_problem);
         }
         if !self.is_counted {
-            text += &note("node", &format!("{UNCOUNTED}: /proc/interrupts cannot be read"), "", "");
+            let fact = format!("{UNCOUNTED}: /proc/interrupts cannot be read");
+            text += &if self.is_unknown() {
+                fail("node", &fact, "")
+            } else {
+                note("node", &fact, "", "")
+            };
         }
         let offline = self
             .vms
@@ -297,23 +305,39 @@ impl Noise {
         (!disturbed.is_empty()).then(|| format!("{} of {all} disturbed", disturbed.len()))
     }
 
-    /// `1 of 2 VMs disturbed. 3 harmless sources (-o wide).`
+    /// `1 of 2 VMs disturbed. Not counted: 1 VM. 3 harmless sources (-o wide).`
     fn summary(&self, style: TextStyle) -> String {
-        let measured = self.vms.iter().filter(|vm| vm.interrupts_per_second.is_some());
-        let mut text = match (self.disturbed(), measured.count() as u64) {
-            _ if self.vms.is_empty() => "No VM has CPUs of its own: nothing was counted.".to_owned(),
-            (Some(disturbed), _) => disturbed + ".",
-            (None, 0) => String::new(),
-            (None, measured) => {
-                let measured = counted(measured, "VM");
-                format!("Nothing disturbed {measured} for {} s.", MEASURE_INTERVAL.as_secs())
+        let of_vms = |count: usize| counted(count as u64, "VM");
+        let measured = self.vms.iter().filter(|vm| vm.interrupts_per_second.is_some()).count();
+        let (unmeasured, harmless) = (
+            self.vms.len() - measured,
+            self.sources.len() - self.disturbing().count(),
+        );
+        let mut parts = Vec::new();
+        match self.disturbed() {
+            _ if self.vms.is_empty() => parts.push("No VM has CPUs of its own: nothing was counted".to_owned()),
+            Some(disturbed) => parts.push(disturbed),
+            None if measured > 0 => {
+                let time = MEASURE_INTERVAL.as_secs();
+                parts.push(format!("No device interrupted {} for {time} s", of_vms(measured)));
             }
-        };
-        let harmless = self.sources.len() - self.disturbing().count();
-        if harmless > 0 && !style.wide {
-            text += &format!(" {} (-o wide).", counted(harmless as u64, "harmless source"));
+            None => {}
         }
-        paragraph(text.trim_start(), style)
+        if unmeasured > 0 {
+            parts.push(format!("Not counted: {}", of_vms(unmeasured)));
+        }
+        if self.problem.as_deref() == Some(NOT_REPORTED) {
+            parts.push("Kernel threads are not known".to_owned());
+        }
+        if harmless > 0 && !style.wide {
+            parts.push(format!("{} (-o wide)", counted(harmless as u64, "harmless source")));
+        }
+        paragraph(&format!("{}.", parts.join(". ")), style)
+    }
+
+    /// Whether nobody has counted device interrupts: what the ledger counted instead is no failure, nor is it called calm.
+    fn is_unknown(&self) -> bool {
+        !self.is_counted && self.vms.iter().any(|vm| vm.interrupts_by_ledger.is_none())
     }
 }
 
@@ -330,12 +354,10 @@ impl Render for Noise {
         parts.join("\n")
     }
 
-    /// What the ledger counted instead is no failure, nor is it called calm.
     fn failure(&self) -> Option<String> {
-        let is_unknown = !self.is_counted && self.vms.iter().any(|vm| vm.interrupts_by_ledger.is_none());
         match (self.disturbed(), self.problems.len() as u64) {
             (Some(disturbed), _) => Some(disturbed),
-            (None, 0) => is_unknown.then(|| UNCOUNTED.to_owned()),
+            (None, 0) => self.is_unknown().then(|| UNCOUNTED.to_owned()),
             (None, problems) => Some(counted(problems, "disturbance")),
         }
     }

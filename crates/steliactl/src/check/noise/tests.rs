@@ -118,7 +118,7 @@ fn what_is_not_measured_is_neither_called_calm_nor_broken() {
         assert_eq!(told.failure(), None, "{note}");
         says(
             &text(&told),
-            &["NOTE  node: ", note, fix, "Nothing disturbed 2 VMs for 1 s.\n"],
+            &["NOTE  node: ", note, fix, "No device interrupted 2 VMs for 1 s."],
         );
         never_says(&text(&told), &["FAIL"]);
         // What fires is measured, whoever should have moved it.
@@ -131,11 +131,11 @@ fn what_is_not_measured_is_neither_called_calm_nor_broken() {
         assert_eq!(text(&told).matches(fix).count(), 1);
     }
     // What the ledger has counted was not counted now.
-    for (by_ledger, failure) in [(None, Some(UNCOUNTED)), (Some(0), None)] {
+    for (by_ledger, failure, label) in [(None, Some(UNCOUNTED), "FAIL"), (Some(0), None, "NOTE")] {
         let told = read(&calm(), None, None, by_ledger);
         assert_eq!(told.failure().as_deref(), failure);
-        says(&text(&told), &["NOTE  node: ", UNCOUNTED]);
-        never_says(&text(&told), &["Nothing disturbed"]);
+        says(&text(&told), &[label, UNCOUNTED, "Not counted: 2 VMs."]);
+        never_says(&text(&told), &["No device interrupted"]);
     }
     // Nothing runs on CPUs that are offline.
     let mut offline = calm();
@@ -144,7 +144,11 @@ fn what_is_not_measured_is_neither_called_calm_nor_broken() {
     assert_eq!((told.failure(), told.vms[1].interrupts_per_second), (None, None));
     says(
         &text(&told),
-        &["NOTE  aaaaaaaa", "offline", "Nothing disturbed 1 VM for"],
+        &[
+            "NOTE  aaaaaaaa",
+            "offline",
+            "No device interrupted 1 VM for 1 s. Not counted: 1 VM.",
+        ],
     );
 }
 
@@ -180,7 +184,7 @@ fn what_the_kernel_keeps_there_and_never_ran_disturbs_nobody_and_is_shown_only_o
     (report.remaining, report.threads_remaining) = (quiet.report.remaining, quiet.report.threads_remaining);
     let told = read(&described, None, Some(0), None);
     assert_eq!(told.failure(), None);
-    says(&text(&told), &["Nothing disturbed", "2 harmless"]);
+    says(&text(&told), &["No device interrupted", "2 harmless"]);
     let wide = told.text(wide());
     says(&wide, &["virtio2-req.4", "kworker/R-xfs", "harmless"]);
     never_says(&wide, &["FAIL", "2 harmless"]);
@@ -209,7 +213,7 @@ fn what_the_ledger_has_not_seen_disturbs_nobody() {
 fn a_calm_node_says_so_and_succeeds() {
     let told = read(&calm(), None, Some(0), None);
     assert_eq!(told.failure(), None);
-    assert_eq!(text(&told), "Nothing disturbed 2 VMs for 1 s.\n");
+    assert_eq!(text(&told), "No device interrupted 2 VMs for 1 s.\n");
     assert_eq!(told.text(TextStyle::from(false)), "");
     let mut empty = calm();
     empty.node.instances.clear();

@@ -588,7 +588,12 @@ fn without_a_vm_nothing_is_verified() {
             ..Demands::default()
         };
         let former = vec![(pod(PODS[0], "team-a/web"), 1)];
-        Verified::of(&node, of_former(former, "restart it", demands).collect(), demands, NOW)
+        Verified::of(
+            &node,
+            of_former(former, &[], "restart it", demands).collect(),
+            demands,
+            NOW,
+        )
     };
     let (any, isolated) = (with(None), with(Some(State::Isolated)));
     assert_eq!(any.failure(), None);
@@ -598,7 +603,7 @@ fn without_a_vm_nothing_is_verified() {
             "NOTE  team-a/web: released",
             "(2m ago)",
             "restart it",
-            "No VMs. 1 released.\n",
+            "0 of 1 VM verified in the kernel. 1 released.\n",
         ],
     );
     assert_eq!(isolated.failure().as_deref(), Some("failed: 1 VM"));

@@ -26,7 +26,13 @@ impl Render for Verified {
 
     fn text(&self, style: TextStyle) -> String {
         let blank = if self.findings.is_empty() { "" } else { "\n" };
-        self.blocks(style) + blank + &paragraph(&self.summary(), style)
+        let by_code = self.findings.iter().map(|one| {
+            let alone = (style.wide || one.is_of_node()).then_some((&one.pod, &one.text));
+            ((one.order(), &one.code, alone), one)
+        });
+        let blocks = group_by_key(by_code).into_iter();
+        let blocks: String = blocks.map(|(_, group)| self.block(&group, style)).collect();
+        blocks + blank + &paragraph(&self.summary(), style)
     }
 
     fn failure(&self) -> Option<String> {
@@ -42,16 +48,6 @@ impl Render for Verified {
 }
 
 impl Verified {
-    /// The findings.
-    pub(crate) fn blocks(&self, style: TextStyle) -> String {
-        let by_code = self.findings.iter().map(|one| {
-            let alone = (style.wide || one.is_of_node()).then_some((&one.pod, &one.text));
-            ((one.order(), &one.code, alone), one)
-        });
-        let blocks = group_by_key(by_code).into_iter();
-        blocks.map(|(_, group)| self.block(&group, style)).collect()
-    }
-
     /// The VMs because of which the command fails.
     fn failing(&self) -> BTreeSet<&Pod> {
         let failing = self.findings.iter().filter(|one| one.fails && !one.is_of_node());
@@ -108,11 +104,12 @@ impl Verified {
         for vm in self.instances.iter().filter(|one| one.verified) {
             *states.entry(vm.state.name()).or_default() += 1;
         }
-        let mut verified = match self.instances.len() as u64 {
+        let released = self.findings.iter().filter(|one| one.code == RELEASED).count();
+        let mut verified = match self.instances.len() + released {
             0 => "No VMs".to_owned(),
             all => {
                 let verified = states.values().sum::<usize>();
-                format!("{verified} of {} verified in the kernel", counted(all, "VM"))
+                format!("{verified} of {} verified in the kernel", counted(all as u64, "VM"))
             }
         };
         if states.keys().any(|state| *state != "isolated") {
@@ -122,7 +119,6 @@ impl Verified {
         let failing = self.failing();
         let waits = |one: &&Finding| one.kind == Kind::Waiting && !failing.contains(&one.pod);
         let waiting = self.findings.iter().filter(waits).count();
-        let released = self.findings.iter().filter(|one| one.code == RELEASED).count();
         let mut parts = vec![verified];
         parts.extend(self.failure().map(|failed| failed.replace("failed", "Failed")));
         parts.extend((waiting > 0).then(|| format!("{waiting} waiting")));

@@ -15,7 +15,7 @@ use stelia_api::Reason;
 use stelia_cpus::CpuSet;
 use stelia_model::Instance;
 
-use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, fact};
+use crate::shared::daemon::{Client, Description, Failure, Pods, fact};
 use crate::shared::kernel::{Roots, host_name, interrupts};
 use crate::shared::output::{Meaning, OutputOptions, Render, TextStyle, counted, facts, now, paragraph, printable};
 
@@ -119,8 +119,7 @@ fn cpu_number(what: &str) -> Option<u32> {
 /// The names of pods that are no VMs, by kubelet's logs, of former VMs, and of VMs.
 fn names(description: &Description, root: &Path) -> Pods {
     let mut pods = Pods::by_logs(root);
-    let former = description.node.former.iter().filter(|one| one.pod_name.is_some());
-    pods.add(former.map(|one| Pod::new(&one.pod, one.pod_name.as_ref())).collect());
+    pods.add(Pods::of_former(description));
     pods.add(Pods::of(description));
     pods
 }

@@ -81,12 +81,9 @@ impl Failure {
     }
 }
 
-pub(super) fn not_answered(limit: Duration) -> Failure {
+pub(super) fn not_answered(limit: Duration, effect: &str) -> Failure {
     Failure::WithFix(
-        format!(
-            "steliad has not answered for {} s: running VMs stay isolated",
-            limit.as_secs_f32()
-        ),
+        format!("steliad has not answered for {} s: {effect}", limit.as_secs_f32()),
         "systemctl status steliad; if it hangs, systemctl restart steliad",
     )
 }

@@ -14,8 +14,8 @@ pub(crate) use condition::{Condition, age, counts, fact, is_in_trouble, note, or
 pub(crate) use failure::Failure;
 pub(crate) use names::{VmPattern, is_glob, no_instance, none_among, one as named_pod, vms};
 pub(crate) use node::{
-    Description, FORMER, OnlineCpus, Owner, former_in_words, former_since, former_vms, is_file_unusable, is_reported,
-    owner, restart,
+    Description, FORMER, OnlineCpus, Owner, former_in_a_line, former_in_words, former_since, former_vms,
+    is_file_unusable, is_reported, owner, restart,
 };
 pub(crate) use pod::{Pod, Pods, lines_by_pod, whose};
 pub(crate) use selection::{Selected, Selection};

@@ -31,10 +31,16 @@ pub(crate) type VmPattern = glob::Pattern;
 /// The one pod that a word names.
 ///
 /// # Errors
-/// No pod has this name, or several have it.
+/// No pod has this name, several have it, or it is a pattern.
 pub(crate) fn one(pods: &Pods, asked: &str) -> Result<Pod, Failure> {
     let found: Vec<&Pod> = pods.iter().filter(|pod| pod.is_called(asked, pods)).collect();
     match found.as_slice() {
+        [] if is_glob(asked) => {
+            let asked = cut(asked, MAX_REPEATED);
+            Err(Failure::Usage(format!(
+                "{asked} is a pattern: name one VM (see steliactl list)"
+            )))
+        }
         [] => Err(none_among(asked, pods.iter())),
         [pod] => Ok(Pod::clone(pod)),
         several => {
@@ -161,7 +167,6 @@ mod tests {
             (&names, "v"),
             (&names, "d"),
             (&names, "/"),
-            (&names, "db*"),
             (&names, ""),
         ] {
             assert_eq!(
@@ -170,6 +175,8 @@ mod tests {
                 "{asked}"
             );
         }
+        // It fits two, of which none is meant.
+        assert_eq!(one(&names.into_iter().collect(), "*").unwrap_err().exit_code(), 2);
     }
 
     #[test]

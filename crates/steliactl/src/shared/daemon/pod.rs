@@ -118,6 +118,12 @@ impl Pods {
         instances.map(|(uid, one)| Pod::of(uid, one)).collect()
     }
 
+    /// The VMs that were released or ended, as far as they had names.
+    pub(crate) fn of_former(description: &Description) -> Self {
+        let named = description.node.former.iter().filter(|one| one.pod_name.is_some());
+        named.map(|one| Pod::new(&one.pod, one.pod_name.as_ref())).collect()
+    }
+
     /// By the names of kubelet's log directories, `NAMESPACE_NAME_UID` (`BuildPodLogsDirectory` in kubelet's
     /// `kuberuntime/helpers.go`): for pods that are not instances. What cannot be read is not known; a directory may
     /// outlive its pod.

@@ -11,7 +11,7 @@ pub(crate) use stelia_model::Description;
 use stelia_model::FormerVm;
 
 use super::condition::age;
-use super::pod::Pod;
+use super::pod::{Pod, whose};
 use crate::shared::output::now;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -53,6 +53,16 @@ pub(crate) fn former_since(ended_us: u64, now: u64) -> String {
         ago if ago.is_empty() => FORMER.to_owned(),
         ago => format!("released or ended {ago} ago, not isolated if still running"),
     }
+}
+
+/// Whom several are and what, with when the last one ended; `None` without one. The newest is the first.
+pub(crate) fn former_in_a_line(former: &[(Pod, u64)], now: u64) -> Option<(String, String)> {
+    let (_, ended_us) = former.first()?;
+    let last = if former.len() > 1 { "the last one " } else { "" };
+    let ago = Some(age(*ended_us, now)).filter(|ago| !ago.is_empty());
+    let ago = ago.map(|ago| format!(" ({last}{ago} ago)")).unwrap_or_default();
+    let pods: Vec<&Pod> = former.iter().map(|(pod, _)| pod).collect();
+    Some((whose(&pods), format!("{FORMER}{ago}")))
 }
 
 /// What isolates such a VM again.
