@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::check::verify::told;
-use crate::shared::daemon::{Client, Condition, Description, Failure, Pods, counts, lines_by_pod};
+use crate::shared::daemon::{Client, Condition, Description, Failure, Mode, Pods, counts, lines_by_pod};
 use crate::shared::output::{Render, TextStyle, counted, paragraph, printable};
 
 /// The daemon's answer.
@@ -25,7 +25,7 @@ pub(crate) struct Reconciled {
 /// The daemon refuses or does not answer.
 pub(crate) async fn reconcile(client: &Client, dry_run: bool) -> Result<Reconciled, Failure> {
     Ok(Reconciled {
-        report: client.reconcile(dry_run).await?,
+        report: client.reconcile(Mode::of(dry_run)).await?,
         described: client.describe().await.ok(),
         dry_run,
     })
@@ -64,7 +64,8 @@ impl Render for Reconciled {
     /// What remains wrong and which VMs wait, the changes of a dry run, and the summary.
     fn text(&self, style: TextStyle) -> String {
         let told = self.described.clone().map(|described| told(described, &self.report));
-        let mut text = told.iter().map(|told| told.blocks(style)).collect::<String>();
+        let text = told.iter().flat_map(|told| told.blocks(style));
+        let mut text: String = text.map(|block| block.text(style)).collect();
         let pods = self.described.as_ref().map(Pods::of).unwrap_or_default();
         for (uid, step) in lines_by_pod(&self.report, "plan") {
             let whose = if uid == "-" {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::shared::daemon::{Client, Failure, Pod, options, restart};
+use crate::shared::daemon::{Client, Failure, Mode, Pod, options, restart};
 use crate::shared::output::{Render, TextStyle, paragraph, printable};
 
 /// The VM that was released. As JSON the pod alone.
@@ -29,7 +29,7 @@ impl Render for Released {
 /// No such VM, or the daemon refuses.
 pub(crate) async fn release(client: &Client, vm: &str) -> Result<Released, Failure> {
     let found = client.find(vm).await?;
-    let deregister = client.manager().deregister(&found.pod.pod_uid, options(false));
+    let deregister = client.manager().deregister(&found.pod.pod_uid, options(Mode::Change));
     client.answer_while_alive(deregister).await?;
     let cpus = match &found.instance.exclusive {
         none if none.is_empty() => String::new(),
