@@ -162,7 +162,7 @@ pub(crate) enum Command {
     ///
     /// What may slow a VM down or interrupt its CPU is measured for one second.
     Why {
-        /// A number is a CPU, node is this node. Anything else is a VM, given as namespace/name, name or UID
+        /// A number is a CPU, node or the host's name is this node. Anything else is a VM, given as namespace/name, name or UID
         #[arg(value_name = "VM|CPU|node", add = ArgValueCandidates::new(vms))]
         what: String,
     },

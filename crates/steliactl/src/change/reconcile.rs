@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::shared::daemon::{Client, Condition, Description, Failure, Pod, Pods, counts, lines_by_pod, whose};
+use crate::shared::daemon::{Client, Condition, Description, Failure, Mode, Pod, Pods, counts, lines_by_pod, whose};
 use crate::shared::output::{Render, TextStyle, counted, paragraph, printable};
 
 /// The daemon's answer.
@@ -26,7 +26,7 @@ pub(crate) struct Reconciled {
 /// The daemon refuses or does not answer.
 pub(crate) async fn reconcile(client: &Client, dry_run: bool) -> Result<Reconciled, Failure> {
     Ok(Reconciled {
-        report: client.reconcile(dry_run).await?,
+        report: client.reconcile(Mode::of(dry_run)).await?,
         described: client.describe().await.ok(),
         dry_run,
     })

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::shared::daemon::{Client, Failure, Pod, options, restart};
+use crate::shared::daemon::{Client, Failure, Mode, Pod, options, restart};
 use crate::shared::output::{Render, TextStyle, paragraph, printable};
 
 /// The VM that was released, or would be. As JSON the pod alone.
@@ -34,7 +34,7 @@ pub(crate) async fn release(client: &Client, vm: &str, dry_run: bool) -> Result<
     let (released, keeps) = if dry_run {
         ("would release", "would keep")
     } else {
-        let deregister = client.manager().deregister(&found.pod.pod_uid, options(false));
+        let deregister = client.manager().deregister(&found.pod.pod_uid, options(Mode::Change));
         client.answer_while_alive(deregister).await?;
         ("released", "keeps")
     };

@@ -62,6 +62,9 @@ fn with_tip(mut error: clap::Error) -> clap::Error {
     let other = OTHER_WORDS.iter().find(|(other, _)| *other == command);
     let tip = match other {
         Some((_, command)) => Some(format!("use '{command}'")),
+        None if usage.contains(" export ") => {
+            Some("use 'steliactl export metrics' or 'steliactl export topology'".to_owned())
+        }
         None if command.contains('/') => Some(format!("use 'steliactl show {command}'")),
         None if argument.parse::<u32>().is_ok() && usage.contains("--cpus") => Some(format!("use '--cpus {argument}'")),
         None => None,

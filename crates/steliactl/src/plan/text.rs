@@ -99,9 +99,16 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
         parts.push(format!("\n{}", table(&CONTAINERS, &answer.containers, style)));
     }
     if !answer.what_if.is_empty() {
-        let others = table(&WHAT_IF, &answer.what_if, style);
+        let is_hopeless = answer.what_if.iter().all(|other| other.answer.why().is_some());
+        let (others, notes): (_, BTreeSet<String>) = if is_hopeless {
+            let refused = answer.what_if.iter().filter_map(|other| other.answer.why());
+            let none = format!("None of these {} admits the pod.\n", answer.what_if.len());
+            (none, refused.map(refusal).collect())
+        } else {
+            let others = table(&WHAT_IF, &answer.what_if, style);
+            (others, answer.what_if.iter().flat_map(notes).collect())
+        };
         parts.push(headed("Other settings of kubelet", style, others));
-        let notes: BTreeSet<String> = answer.what_if.iter().flat_map(notes).collect();
         parts.push(properties(notes.into_iter().map(|note| ("Note", note)), style));
     }
     parts.concat()

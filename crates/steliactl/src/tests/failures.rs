@@ -43,7 +43,7 @@ fn a_silent_daemon_is_not_waited_for_and_the_cure_is_named() {
         assert!(failure.to_string().contains("0.2 s"), "{failure}");
         assert!(failure.fix().unwrap().contains("systemctl status steliad"));
         // It lives, and a pass takes its time.
-        let waited = tokio::time::timeout(patience * 4, client.reconcile(false)).await;
+        let waited = tokio::time::timeout(patience * 4, client.reconcile(crate::shared::daemon::Mode::Change)).await;
         assert!(waited.is_err(), "{waited:?}");
         drop(server);
     });

@@ -18,7 +18,7 @@ use super::{first_few, group_by_key};
 use crate::shared::daemon::{Description, Pod, Selected, former_in_a_line, is_reported, restart, whose};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{Fired, interrupts, measured};
-use crate::shared::output::{Column, Meaning, Render, TextStyle, column, counted, now, paragraph, stacked, table};
+use crate::shared::output::{Block, Column, FAIL, Meaning, Render, TextStyle, column, counted, now, paragraph, table};
 
 /// Prefix of the name of a workqueue's rescuer, a thread that runs only when memory is short.
 const RESCUER: &str = "kworker/R-";
@@ -255,34 +255,40 @@ impl Noise {
     }
 
     /// What disturbs VMs, by reason and VMs, with a fix below all of one reason; then what is not known.
-    fn findings(&self, style: TextStyle) -> String {
-        let fail = |subject: &str, fact: &str, fix| stacked(("FAIL", Meaning::Broken), subject, fact, "", fix, style);
-        let note = |subject: &str, fact: &str, effect, fix| {
-            stacked(("NOTE", Meaning::Attention), subject, fact, effect, fix, style)
+    pub(super) fn blocks(&self) -> Vec<Block> {
+        let block = |label, subject: &str, fact: &str, effect, fix: &str| Block {
+            label,
+            subject: subject.to_owned(),
+            fact: fact.to_owned(),
+            effect,
+            fix: fix.to_owned(),
         };
-        let mut text = String::new();
+        let fail = |subject: &str, fact: &str, fix| block(FAIL, subject, fact, "", fix);
+        let note =
+            |subject: &str, fact: &str, effect, fix| block(("NOTE", Meaning::Attention), subject, fact, effect, fix);
+        let mut all = Vec::new();
         for ((why, fix), sources) in group_by_key(self.disturbing().map(|one| ((&one.text, one.fix), one))) {
             for (whose, facts) in group_by_key(sources.iter().map(|one| (one.whose(), one.fact()))) {
-                text += &fail(&whose, &format!("{}; {why}", first_few(&facts)), fix);
+                all.push(fail(&whose, &format!("{}; {why}", first_few(&facts)), fix));
             }
         }
         for one in &self.problems {
             let vm = self.vms.iter().find(|vm| vm.pod.pod_uid == one.pod);
             let whose = vm.map_or("node".to_owned(), |vm| vm.pod.to_string());
-            text += &fail(&whose, &one.text, JOURNAL);
+            all.push(fail(&whose, &one.text, JOURNAL));
         }
         let is_told = |problem: &&String| self.disturbing().any(|one| one.text == **problem);
         if let Some(problem) = self.problem.as_ref().filter(|problem| !is_told(problem)) {
             let effect = "device interrupts are not moved off VMs' CPUs";
-            text += &note("node", problem, effect, self.fix_of_problem);
+            all.push(note("node", problem, effect, self.fix_of_problem));
         }
         if !self.is_counted {
             let fact = format!("{UNCOUNTED}: /proc/interrupts cannot be read");
-            text += &if self.is_unknown() {
+            all.push(if self.is_unknown() {
                 fail("node", &fact, "")
             } else {
                 note("node", &fact, "", "")
-            };
+            });
         }
         let offline = self
             .vms
@@ -290,12 +296,12 @@ impl Noise {
             .filter(|vm| self.is_counted && vm.interrupts_per_second.is_none());
         let offline: Vec<&Pod> = offline.map(|vm| &vm.pod).collect();
         if !offline.is_empty() {
-            text += &note(&whose(&offline), "all its CPUs are offline", "", "");
+            all.push(note(&whose(&offline), "all its CPUs are offline", "", ""));
         }
         if let Some((whose, told, fix)) = self.former.as_ref().filter(|_| self.vms.is_empty()) {
-            text += &note(whose, told, "", fix);
+            all.push(note(whose, told, "", fix));
         }
-        text
+        all
     }
 
     /// `1 of 2 VMs disturbed`, unless none is.
@@ -343,7 +349,7 @@ impl Noise {
 
 impl Render for Noise {
     fn text(&self, style: TextStyle) -> String {
-        let mut parts = vec![self.findings(style)];
+        let mut parts: Vec<String> = vec![self.blocks().iter().map(|block| block.text(style)).collect()];
         if style.wide && !self.sources.is_empty() {
             parts.push(table(&SOURCES, &self.sources, style));
         }

@@ -21,7 +21,9 @@ use stelia_kubelet::PodUid;
 use stelia_model::{Instance, PinnedReason};
 
 use crate::check::{first_few, ledger};
-use crate::shared::daemon::{Client, Description, FORMER, Failure, Pod, Selected, lines_by_pod, reason_of, restart};
+use crate::shared::daemon::{
+    Client, Description, FORMER, Failure, Mode, Pod, Selected, lines_by_pod, reason_of, restart,
+};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{self, natural};
 
@@ -188,7 +190,7 @@ pub(crate) async fn gather(
         described.node.instances.retain(|uid, _| of_selected(uid));
         // The kernel comes first: a dry run may be what makes the daemon look.
         let checked = kernel::check(&described, roots);
-        let preview = client.reconcile(true).await?;
+        let preview = client.reconcile(Mode::DryRun).await?;
         let now = output::now();
         let mut findings = one_reading(&described, &checked, &preview, demands, now);
         reading += 1;

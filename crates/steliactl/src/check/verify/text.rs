@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Finding, Kind, NODE, RELEASED, Verified};
 use crate::check::{first_few, group_by_key};
 use crate::shared::daemon::{Pod, age, whose};
-use crate::shared::output::{Meaning, Render, TextStyle, counted, natural, paragraph, stacked};
+use crate::shared::output::{Block, FAIL, Meaning, Render, TextStyle, counted, natural, paragraph};
 
 /// Whom it is about.
 fn subject(pods: &[&Pod]) -> String {
@@ -26,12 +26,7 @@ impl Render for Verified {
 
     fn text(&self, style: TextStyle) -> String {
         let blank = if self.findings.is_empty() { "" } else { "\n" };
-        let by_code = self.findings.iter().map(|one| {
-            let alone = (style.wide || one.is_of_node()).then_some((&one.pod, &one.text));
-            ((one.order(), &one.code, alone), one)
-        });
-        let blocks = group_by_key(by_code).into_iter();
-        let blocks: String = blocks.map(|(_, group)| self.block(&group, style)).collect();
+        let blocks: String = self.blocks(style).iter().map(|block| block.text(style)).collect();
         blocks + blank + &paragraph(&self.summary(), style)
     }
 
@@ -48,6 +43,16 @@ impl Render for Verified {
 }
 
 impl Verified {
+    /// The findings.
+    pub(crate) fn blocks(&self, style: TextStyle) -> Vec<Block> {
+        let by_code = self.findings.iter().map(|one| {
+            let alone = (style.wide || one.is_of_node()).then_some((&one.pod, &one.text));
+            ((one.order(), &one.code, alone), one)
+        });
+        let blocks = group_by_key(by_code).into_iter();
+        blocks.map(|(_, group)| self.block(&group, style)).collect()
+    }
+
     /// The VMs because of which the command fails.
     fn failing(&self) -> BTreeSet<&Pod> {
         let failing = self.findings.iter().filter(|one| one.fails && !one.is_of_node());
@@ -55,10 +60,10 @@ impl Verified {
     }
 
     /// Findings of one kind as one, with the fix of the first.
-    fn block(&self, same: &[&Finding], style: TextStyle) -> String {
+    fn block(&self, same: &[&Finding], style: TextStyle) -> Block {
         let first = same[0];
         let label = match first.kind {
-            _ if first.fails => ("FAIL", Meaning::Broken),
+            _ if first.fails => FAIL,
             Kind::Waiting => ("WAIT", Meaning::Attention),
             _ => ("NOTE", Meaning::Attention),
         };
@@ -95,7 +100,13 @@ impl Verified {
         if same.iter().any(|other| other.fix != first.fix) && !first.fix.is_empty() {
             text += "; the fix is that of the first";
         }
-        stacked(label, &subject, &text, first.effect, &first.fix, style)
+        Block {
+            label,
+            subject,
+            fact: text,
+            effect: first.effect,
+            fix: first.fix.clone(),
+        }
     }
 
     /// `189 of 200 VMs verified in the kernel. Failed: the node, 2 VMs. 10 waiting. 1 released.`

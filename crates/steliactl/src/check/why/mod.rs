@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use stelia_api::Reason;
 use stelia_cpus::CpuSet;
+use stelia_cpus::text::near::nearest;
 use stelia_model::Instance;
 
 use crate::shared::daemon::{Client, Description, Failure, Pods, fact};
@@ -64,11 +65,16 @@ impl Answer {
         }
     }
 
-    /// A fact, with what follows and what is to be done.
+    /// A fact, with what follows and what is to be done. A command that only shows more is no fix.
     fn finding(&mut self, label: &'static str, text: &str, effect: &str, fix: &str) {
+        const LOOKS: [&str; 4] = ["run ", "steliactl ", "kubectl logs ", "read "];
         self.say(label, text);
         self.say_once("Effect", effect);
-        self.say_once("Fix", fix);
+        match fix {
+            "none needed" => {}
+            look if LOOKS.iter().any(|begins| look.starts_with(begins)) => self.say_once("See", look),
+            fix => self.say_once("Fix", fix),
+        }
     }
 
     fn reason(&mut self, label: &'static str, reason: &Reason) {
@@ -135,9 +141,10 @@ pub(crate) async fn run(
     what: &str,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
-    let description = client.describe().await?;
+    let (description, host) = (client.describe().await?, host_name(&roots.proc));
     let answer = match (what, cpu_number(what)) {
-        ("node", _) => of_node(&description, &host_name(&roots.proc)),
+        ("node", _) => of_node(&description, &host),
+        (name, _) if name == host => of_node(&description, &host),
         (_, Some(cpu)) => {
             let fired = interrupts::measured(&roots.proc, MEASURE_INTERVAL).await;
             let pods = names(&description, root);
@@ -147,7 +154,12 @@ pub(crate) async fn run(
             return Err(Failure::Usage("give one CPU (steliactl map shows all)".to_owned()));
         }
         (_, None) => {
-            let uid = client.find(what).await?.pod.pod_uid;
+            let uid = client
+                .find(what)
+                .await
+                .map_err(|failure| or_node(what, failure))?
+                .pod
+                .pod_uid;
             let began = Instant::now();
             let before = slow::Reading::take(&description, &uid, roots, began.elapsed());
             tokio::time::sleep(MEASURE_INTERVAL).await;
@@ -156,6 +168,16 @@ pub(crate) async fn run(
         }
     };
     output_options.print(&answer)
+}
+
+/// The failure for a word of no VM, which may mean the node.
+fn or_node(what: &str, failure: Failure) -> Failure {
+    match failure {
+        Failure::NoSuchInstance(text) if what.contains("node") || nearest(what, ["node"]).is_some() => {
+            Failure::NoSuchInstance(format!("{text}; for the node: steliactl why node"))
+        }
+        failure => failure,
+    }
 }
 
 /// What is wrong on the node, and who assigns CPUs. `status` has the rest.

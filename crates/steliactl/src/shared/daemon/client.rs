@@ -167,10 +167,8 @@ impl Client {
 
     /// Runs one pass and returns its report; with a dry run only the steps that it would begin with, and what is degraded
     /// now.
-    pub(crate) async fn reconcile(&self, dry_run: bool) -> Result<Map<String, Value>, Failure> {
-        let report = self
-            .answer_while_alive(self.manager.reconcile(options(dry_run)))
-            .await?;
+    pub(crate) async fn reconcile(&self, mode: Mode) -> Result<Map<String, Value>, Failure> {
+        let report = self.answer_while_alive(self.manager.reconcile(options(mode))).await?;
         Ok(json_of(&report))
     }
 
@@ -192,7 +190,23 @@ pub(crate) fn reason_of(row: &Value) -> Option<Reason> {
     Some(reason.with_fix(text(2)?.to_owned()))
 }
 
+/// Whether a method that changes something does so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Change,
+    /// Only what would change is answered.
+    DryRun,
+}
+
+impl Mode {
+    /// By `--dry-run`.
+    pub(crate) fn of(dry_run: bool) -> Self {
+        if dry_run { Self::DryRun } else { Self::Change }
+    }
+}
+
 /// The options of a method that changes something.
-pub(crate) fn options(dry_run: bool) -> Dict<'static> {
-    dry_run.then(|| ("dry-run", Variant::from(true))).into_iter().collect()
+pub(crate) fn options(mode: Mode) -> Dict<'static> {
+    let dry_run = (mode == Mode::DryRun).then(|| ("dry-run", Variant::from(true)));
+    dry_run.into_iter().collect()
 }

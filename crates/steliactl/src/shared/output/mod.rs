@@ -16,10 +16,10 @@ use stelia_api::client::OwnedDict;
 use unicode_width::UnicodeWidthStr;
 use zbus::Variant;
 
-pub(crate) use blocks::{Fact, facts, stacked};
+pub(crate) use blocks::{Block, FAIL, Fact, facts};
 pub(crate) use stelia_table::{
     Column, Form, Grid, Meaning, OutputOptions, Render, TextStyle, column, counted, cut, now, paragraph, printable,
-    properties, shorten, table, width,
+    properties, table, width,
 };
 
 /// How many columns a text takes.
@@ -40,6 +40,14 @@ pub(crate) fn tell(line: &str) {
         ..TextStyle::default()
     };
     let _ = stderr.write_all(paragraph(line, style).as_bytes());
+}
+
+/// Says on the line of a terminal what is being done; what is said next replaces it, and an empty text erases it.
+pub(crate) fn progress(text: &str) {
+    let mut stderr = io::stderr();
+    if stderr.is_terminal() {
+        let _ = write!(stderr, "\r\x1b[K{text}");
+    }
 }
 
 /// A table below its heading; without a legend there is no heading.

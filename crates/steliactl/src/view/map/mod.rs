@@ -165,6 +165,8 @@ pub(crate) fn gather(selected: &Selected, roots: &Roots) -> Map {
         let owner = owner(description, cpu);
         let pod = match &owner {
             Owner::Instance { pod, .. } | Owner::Pod { pod } => pods.iter().find(|one| one.pod.pod_uid == *pod),
+            // It may be that of a VM that was released.
+            Owner::Unknown => pods.iter().find(|one| one.cpus.contains(cpu)),
             _ => None,
         };
         let sign = signs::sign_of_owner(&owner);
@@ -232,8 +234,14 @@ fn pods(selected: &Selected) -> Vec<Pod> {
     let all = uids.into_iter().map(|uid| {
         let instance = node.instances.get(uid);
         let containers = node.entries.get(uid).into_iter().flat_map(BTreeMap::values);
-        let assigned = || containers.fold(CpuSet::new(), |all, cpus| all.union(cpus));
-        let cpus = instance.map_or_else(assigned, |instance| instance.exclusive.clone());
+        let assigned = containers.fold(CpuSet::new(), |all, cpus| all.union(cpus));
+        let former = node.former.iter().find(|one| one.pod.as_str() == uid);
+        let cpus = match (instance, former) {
+            (Some(instance), _) => instance.exclusive.clone(),
+            // While kubelet's file cannot be used.
+            (None, Some(former)) if assigned.is_empty() => former.cpus.clone(),
+            _ => assigned,
+        };
         (uid, instance, cpus)
     });
     let mut all: Vec<_> = all.collect();
