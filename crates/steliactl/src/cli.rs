@@ -117,8 +117,6 @@ pub(crate) enum Command {
         config: Option<PathBuf>,
     },
     /// Show the node: daemon, problems, VMs, CPUs
-    ///
-    /// The exit code is 3 if the daemon is not running, as that of systemctl status.
     Status,
     /// Show a VM: problems, CPUs, vCPUs, memory
     ///

@@ -83,12 +83,10 @@ async fn run(
             options.print(&doctor::gather(root, told).await)
         }
         Command::Plan(asked) => plan::run(asked, client, root, output_options).await,
-        Command::Status => match async { client().await?.describe().await }.await {
-            Ok(described) => output_options.print(&status::Status::of(&described, host_name(&roots.proc))),
-            // As systemctl status.
-            Err(Failure::NotRunning(_)) => Err(Failure::NotRunning(3)),
-            Err(failure) => Err(failure),
-        },
+        Command::Status => {
+            let described = client().await?.describe().await?;
+            output_options.print(&status::Status::of(&described, host_name(&roots.proc)))
+        }
         Command::List {
             unmanaged: true,
             config,

@@ -125,7 +125,7 @@ pub(crate) async fn rebalance(
     let phase = async || {
         let name = BusName::try_from(BUS_NAME)?;
         if !client.answer_in_time(bus.name_has_owner(name)).await? {
-            return Err(Failure::NotRunning(1));
+            return Err(Failure::NotRunning);
         }
         client.answer_in_time(job.phase()).await
     };

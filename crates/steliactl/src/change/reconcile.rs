@@ -1,11 +1,11 @@
 //! `reconcile`: repairs what differs, or with a dry run says what would change.
 
-use std::collections::BTreeSet;
-
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::shared::daemon::{Client, Condition, Description, Failure, Mode, Pod, Pods, counts, lines_by_pod, whose};
+use crate::shared::daemon::{
+    Client, Condition, Description, Failure, Mode, NODE, Pods, counted_uids, counts, lines_by_pod,
+};
 use crate::shared::output::{Render, TextStyle, counted, paragraph, printable};
 
 /// The daemon's answer.
@@ -13,9 +13,9 @@ use crate::shared::output::{Render, TextStyle, counted, paragraph, printable};
 #[serde(transparent)]
 pub(crate) struct Reconciled {
     report: Map<String, Value>,
-    /// The node afterwards; `None` if that was not answered.
+    /// The node afterwards; empty if that was not answered.
     #[serde(skip)]
-    described: Option<Description>,
+    described: Description,
     #[serde(skip)]
     dry_run: bool,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Reconciled {
 pub(crate) async fn reconcile(client: &Client, dry_run: bool) -> Result<Reconciled, Failure> {
     Ok(Reconciled {
         report: client.reconcile(Mode::of(dry_run)).await?,
-        described: client.describe().await.ok(),
+        described: client.describe().await.unwrap_or_default(),
         dry_run,
     })
 }
@@ -48,15 +48,15 @@ impl Reconciled {
                 counted(count("repaired"), "difference")
             ),
         };
-        let vms = self.described.as_ref().map(|described| {
-            let vms = described.node.instances.values();
-            format!(" {}.", counts(vms.map(|one| Condition::of(one))))
-        });
-        format!("{done}.{}", vms.unwrap_or_default())
-    }
-
-    fn pod(&self, uid: &str) -> Pod {
-        self.described.as_ref().map(Pods::of).unwrap_or_default().get(uid)
+        let vms = &self.described.node.instances;
+        let counts = counts(vms.values().map(|vm| Condition::of(vm)));
+        // It is done whether or not they are known.
+        let counts = if vms.is_empty() {
+            String::new()
+        } else {
+            format!(" {counts}.")
+        };
+        format!("{done}.{counts}")
     }
 
     /// Whom reasons are of that steliad cannot remove, and the command that has them.
@@ -67,25 +67,18 @@ impl Reconciled {
             .and_then(Value::as_array)
             .into_iter()
             .flatten();
-        let uids: BTreeSet<&str> = reasons.filter_map(|row| row.get(0)?.as_str()).collect();
-        let vms: Vec<Pod> = uids
-            .iter()
-            .filter(|uid| **uid != "-")
-            .map(|uid| self.pod(uid))
-            .collect();
-        let node = uids.contains("-").then(|| "the node".to_owned());
-        let vms = (!vms.is_empty()).then(|| whose(&vms.iter().collect::<Vec<_>>()));
-        let both: Vec<String> = node.into_iter().chain(vms).collect();
-        (!both.is_empty()).then(|| format!("still wrong: {}: steliactl verify", both.join(", ")))
+        let wrong = counted_uids(reasons.filter_map(|row| row.get(0)?.as_str()))?;
+        Some(format!("still wrong: {wrong}: steliactl verify"))
     }
 }
 
 impl Render for Reconciled {
     /// The changes of a dry run, the summary, and what remains wrong.
     fn text(&self, style: TextStyle) -> String {
+        let pods = Pods::of(&self.described);
         let planned = lines_by_pod(&self.report, "plan").map(|(uid, step)| match uid {
-            "-" => format!("node: {step}"),
-            uid => format!("{}: {step}", self.pod(uid)),
+            NODE => format!("node: {step}"),
+            uid => format!("{}: {step}", pods.get(uid)),
         });
         let wrong = self.still_wrong().map(|wrong| wrong.replacen("still", "Still", 1));
         let lines = planned.chain([self.summary()]).chain(wrong);
@@ -108,7 +101,7 @@ mod tests {
     fn answer(report: Value, dry_run: bool) -> Reconciled {
         Reconciled {
             report: report.as_object().cloned().unwrap(),
-            described: Some(node()),
+            described: node(),
             dry_run,
         }
     }
@@ -126,7 +119,7 @@ mod tests {
         let report = json!({"reasons": reasons, "steps": 9, "moves": 1, "repaired": 2, "pass": 7});
         let changed = answer(report.clone(), false);
         insta::assert_snapshot!(changed.text(columns(80)));
-        assert!(changed.failure().unwrap().starts_with("still wrong: the node, 3 VMs ("));
+        assert!(changed.failure().unwrap().starts_with("still wrong: the node, 3 VMs: "));
         assert_eq!(answer(report, true).failure(), None);
         // What waits is shown by the count of states alone.
         let nothing = answer(json!({"reasons": [], "steps": 0}), false);
@@ -146,7 +139,7 @@ mod tests {
         );
         // It is done whether or not the VMs are known.
         let alone = Reconciled {
-            described: None,
+            described: Description::default(),
             ..answer(json!({"plan": []}), true)
         };
         assert_eq!(text(&alone), "Dry run: steliad would change nothing.\n");

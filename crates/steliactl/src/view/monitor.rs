@@ -7,14 +7,17 @@ use zbus::message::Message;
 
 use crate::shared::daemon::signals::{self, End, Received, Signals};
 use crate::shared::daemon::{
-    Client, Condition, Failure, Pod, Pods, Selected, Selection, fact, former_since, is_in_trouble, reason_of, reasons,
+    Client, Condition, Failure, Pods, Selected, Selection, fact, former_since, is_in_trouble, reason_of, reasons,
     restart,
 };
-use crate::shared::output::{self, Form, Meaning, OutputOptions, facts, printable, text_of};
+use crate::shared::output::{self, Form, Meaning, OutputOptions, TextStyle, facts, printable};
 
 const APPEARED: &str = "DaemonAppeared";
 const VANISHED: &str = "DaemonVanished";
+const NEW: &str = "InstanceNew";
+const REMOVED: &str = "InstanceRemoved";
 const PROBLEM_FOUND: &str = "NodeProblemFound";
+const PROBLEM_OVER: &str = "NodeProblemOver";
 /// The interface whose signals are events.
 const MANAGER: &str = "io.stelia.Isolation1.Manager";
 
@@ -23,144 +26,148 @@ const MANAGER: &str = "io.stelia.Isolation1.Manager";
 struct Event {
     /// The pod whose event it is.
     pod: Option<String>,
-    /// In words; empty where another event says it.
-    what: String,
     /// Its JSON object, without pod and time.
     json: Value,
 }
 
 impl Event {
-    fn of_node(what: impl Into<String>, json: Value) -> Self {
-        let what = what.into();
-        Self { pod: None, what, json }
-    }
-
     /// The daemon's name appeared on the bus, or vanished.
     fn daemon(runs: bool) -> Self {
-        if runs {
-            Self::of_node("steliad is running", json!({ "event": APPEARED }))
-        } else {
-            Self::of_node(Failure::NotRunning(1).to_string(), json!({ "event": VANISHED }))
-        }
-    }
-
-    fn of_problem(problem: &Reason) -> Self {
-        let what = format!("problem: {}", fact(problem));
-        Self::of_node(what, json!({ "event": PROBLEM_FOUND, "problem": problem }))
+        let json = json!({ "event": if runs { APPEARED } else { VANISHED } });
+        Self { pod: None, json }
     }
 
     fn name(&self) -> &str {
-        self.json["event"].as_str().unwrap_or_default()
+        member(&self.json, "event")
     }
 
     /// The event of a signal; `None` for signals of other objects and interfaces.
     fn of(message: &Message) -> Option<Self> {
-        let header = message.header();
-        let body = message.body();
-        match (header.interface()?.as_str(), header.member()?.as_str()) {
+        let (header, body) = (message.header(), message.body());
+        let name = header.member()?.as_str();
+        let (pod, json) = match (header.interface()?.as_str(), name) {
             ("org.freedesktop.DBus.Properties", _) => {
                 let path = header.path()?.as_str();
                 let pod = instance_uid(path);
+                if pod.is_none() && path != MANAGER_PATH {
+                    return None;
+                }
                 let signal = fdo::PropertiesChanged::from_message(message.clone())?;
                 let arguments = signal.args().ok()?;
                 let changed = arguments.changed_properties().iter();
                 let changed = changed.map(|(name, value)| (name.to_string(), output::json(value)));
-                let is_known = pod.is_some() || path == MANAGER_PATH;
-                is_known.then(|| Self::changed(pod, &changed.collect()))
+                (
+                    pod,
+                    json!({ "event": name, "properties": changed.collect::<Map<_, _>>() }),
+                )
             }
-            (MANAGER, member @ ("InstanceNew" | "InstanceRemoved")) => {
+            (MANAGER, NEW | REMOVED) => {
                 let (pod, _): (String, zbus::OwnedObjectPath) = body.deserialize().ok()?;
-                let is_new = member == "InstanceNew";
-                let what = if is_new { "registered" } else { "released or ended" };
-                let event = Self::of_node(what, json!({ "event": member }));
-                Some(Self {
-                    pod: Some(pod),
-                    ..event
-                })
+                (Some(pod), json!({ "event": name }))
             }
             (MANAGER, PROBLEM_FOUND) => {
                 let row: (String, String, String) = body.deserialize().ok()?;
-                Some(Self::of_problem(&reason_of(&json!(row))?))
+                (None, json!({ "event": name, "problem": reason_of(&json!(row))? }))
             }
-            (MANAGER, member @ "NodeProblemOver") => {
+            (MANAGER, PROBLEM_OVER) => {
                 let code: String = body.deserialize().ok()?;
-                let fact = ReasonCode::parse(&code).map(ReasonCode::fact);
-                let what = format!("problem solved: {}", fact.unwrap_or(&code));
-                Some(Self::of_node(what, json!({ "event": member, "code": code })))
+                (None, json!({ "event": name, "code": code }))
             }
-            _ => None,
-        }
-    }
-
-    /// Properties changed: of a VM the new state and why, what is wrong with it, and its CPUs.
-    fn changed(pod: Option<String>, properties: &Map<String, Value>) -> Self {
-        let reasons = |name| {
-            let rows = properties.get(name).and_then(Value::as_array)?;
-            let texts: Vec<String> = rows.iter().filter_map(reason_of).map(|reason| reason.text).collect();
-            Some(texts.join("; "))
+            _ => return None,
         };
-        let degraded = reasons("Degraded").map(|texts| match texts.as_str() {
-            "" => "no longer degraded".to_owned(),
-            texts => format!("degraded: {texts}"),
-        });
-        let cpus = Some(text_of(properties, "ExclusiveCPUs")).filter(|cpus| !cpus.is_empty());
-        let words = [
-            Some(text_of(properties, "State").to_owned()),
-            reasons("NotIsolated"),
-            degraded,
-            cpus.map(|cpus| format!("CPUs {cpus}")),
-        ];
-        let words: Vec<String> = words.into_iter().flatten().filter(|words| !words.is_empty()).collect();
-        let json = json!({ "event": "PropertiesChanged", "properties": properties });
-        Self {
-            pod,
-            ..Self::of_node(words.join(", "), json)
+        Some(Self { pod, json })
+    }
+
+    /// What happened; empty where another event says it.
+    fn words(&self) -> String {
+        match self.name() {
+            APPEARED => "steliad is running".to_owned(),
+            VANISHED => Failure::NotRunning.to_string(),
+            NEW => "registered".to_owned(),
+            REMOVED => "released or ended".to_owned(),
+            PROBLEM_FOUND => serde_json::from_value(self.json["problem"].clone())
+                .map(problem)
+                .unwrap_or_default(),
+            PROBLEM_OVER => {
+                let code = member(&self.json, "code");
+                let fact = ReasonCode::parse(code).map(ReasonCode::fact);
+                format!("problem solved: {}", fact.unwrap_or(code))
+            }
+            _ => changes(&self.json["properties"]),
         }
     }
 
-    /// One line with its end, on a narrow terminal several; `time` is microseconds since the epoch. `None`: it is no line of text.
-    fn written(&self, time: u64, output: OutputOptions, pods: &Pods) -> Result<Option<String>, Failure> {
-        let pod = self.pod.as_ref().map(|uid| pods.get(uid));
-        if !output.form.is_data() {
-            let clock = output::time(time).get(11..19).unwrap_or_default().to_owned();
-            let whose = pod.as_ref().map_or_else(|| "node".to_owned(), Pod::to_string);
-            let line = (
-                printable(&format!("{clock}  {whose}")),
-                self.what.clone(),
-                Meaning::Plain,
-            );
-            return Ok((!self.what.is_empty()).then(|| facts(&[line], output.style)));
-        }
-        let mut object = pod.as_ref().map(Pod::members).unwrap_or_default();
+    /// Its line of JSON; `time` is microseconds since the epoch.
+    fn object(&self, time: u64, pods: &Pods) -> Result<String, Failure> {
+        let mut object = self.pod.as_ref().map(|uid| pods.get(uid).members()).unwrap_or_default();
         object.insert("time_us".to_owned(), time.into());
         object.extend(self.json.as_object().cloned().unwrap_or_default());
-        Ok(Some(Form::JsonLine.write(&object)?))
+        Ok(Form::JsonLine.write(&object)?)
     }
 }
 
-/// What is wrong already: the node's problems, unless only VMs are watched, VMs in trouble, and VMs that were released. The last says that
-/// it is watched.
-fn present(selected: &Selected) -> Vec<Event> {
-    let described = &selected.described;
-    let of_vm = |uid: &str, what: String| Event {
-        pod: Some(uid.to_owned()),
-        ..Event::of_node(what, Value::Null)
+/// A string; empty when it is absent or not a string.
+fn member<'a>(object: &'a Value, name: &str) -> &'a str {
+    object[name].as_str().unwrap_or_default()
+}
+
+fn problem(problem: Reason) -> String {
+    format!("problem: {}", fact(&problem))
+}
+
+/// Properties that changed: of a VM the new state and why, what is wrong with it, and its CPUs.
+fn changes(properties: &Value) -> String {
+    let reasons = |name| {
+        let rows = properties.get(name).and_then(Value::as_array)?;
+        let texts: Vec<String> = rows.iter().filter_map(reason_of).map(|reason| reason.text).collect();
+        Some(texts.join("; "))
     };
+    let degraded = reasons("Degraded").map(|texts| match texts.as_str() {
+        "" => "no longer degraded".to_owned(),
+        texts => format!("degraded: {texts}"),
+    });
+    let cpus = Some(member(properties, "ExclusiveCPUs")).filter(|cpus| !cpus.is_empty());
+    let words = [
+        Some(member(properties, "State").to_owned()),
+        reasons("NotIsolated"),
+        degraded,
+        cpus.map(|cpus| format!("CPUs {cpus}")),
+    ];
+    let words: Vec<String> = words.into_iter().flatten().filter(|words| !words.is_empty()).collect();
+    words.join(", ")
+}
+
+/// A line of text, on a narrow terminal several: when it was, microseconds since the epoch, whose it is, and what happened.
+fn line(time: u64, pod: Option<&str>, words: &str, pods: &Pods, style: TextStyle) -> String {
+    let clock = output::time(time).get(11..19).unwrap_or_default().to_owned();
+    let whose = pod.map_or_else(|| "node".to_owned(), |uid| pods.get(uid).to_string());
+    facts(
+        &[(
+            printable(&format!("{clock}  {whose}")),
+            words.to_owned(),
+            Meaning::Plain,
+        )],
+        style,
+    )
+}
+
+/// What is wrong already: the node's problems, unless only VMs are watched, VMs in trouble, and VMs that were released, each with its pod.
+/// The last says that it is watched.
+fn present(selected: &Selected) -> Vec<(Option<&str>, String)> {
+    let described = &selected.described;
     let problems = described.problems.iter().filter(|_| selected.selection.is_all());
     let troubled = selected.vms.iter().filter(|vm| is_in_trouble(vm)).map(|vm| {
         let reasons: Vec<&str> = reasons(vm).map(|reason| reason.text.as_str()).collect();
-        of_vm(
-            vm.pod.as_str(),
-            format!("{}: {}", Condition::of(vm), reasons.join("; ")),
-        )
+        let words = format!("{}: {}", Condition::of(vm), reasons.join("; "));
+        (Some(vm.pod.as_str()), words)
     });
     let released = selected.former.iter().map(|(pod, ended_us)| {
         let what = former_since(*ended_us, output::now());
-        of_vm(&pod.pod_uid, format!("{what}; {}", restart(described)))
+        (Some(pod.pod_uid.as_str()), format!("{what}; {}", restart(described)))
     });
-    let events = problems.map(Event::of_problem).chain(troubled).chain(released);
-    let watched = Event::of_node("watching for changes", Value::Null);
-    events.chain([watched]).collect()
+    let problems = problems.map(|one| (None, problem(one.clone())));
+    let all = problems.chain(troubled).chain(released);
+    all.chain([(None, "watching for changes".to_owned())]).collect()
 }
 
 /// Whether an event is of a selected VM. With states only its changes to them are; that the daemon appears or vanishes always is.
@@ -169,10 +176,10 @@ fn selects(selection: &Selection, event: &Event, pods: &Pods) -> bool {
         return true;
     }
     let to_state = || {
-        let changed = event.json["properties"].as_object()?;
+        let changed = event.json.get("properties")?;
         let degraded = changed.get("Degraded").and_then(Value::as_array);
         let is_degraded = degraded.is_some_and(|all| !all.is_empty());
-        Some(selection.has_state(text_of(changed, "State"), is_degraded))
+        Some(selection.has_state(member(changed, "State"), is_degraded))
     };
     let is_selected = |uid: &String| selection.has(&pods.get(uid), pods);
     event.pod.as_ref().is_some_and(is_selected) && (!selection.names_states() || to_state() == Some(true))
@@ -204,31 +211,35 @@ pub(crate) async fn run(client: &Client, selection: &Selection, output: OutputOp
             None => Some(Event::daemon(false)),
         };
         let is_of_unknown = |one: &Event| one.pod.as_ref().is_some_and(|uid| !pods.get(uid).is_named());
-        let mut wrong = Vec::new();
+        let mut now = None;
         if is_new || event.as_ref().is_some_and(is_of_unknown) {
             match client.describe().await {
                 Ok(described) => {
                     pods.add(Pods::of_former(&described));
                     pods.add(Pods::of(&described));
-                    let selected = Selected::of(selection, described).ok();
-                    wrong.extend(
-                        selected
-                            .iter()
-                            .filter(|_| is_new && !output.form.is_data())
-                            .flat_map(present),
-                    );
+                    now = Selected::of(selection, described).ok().filter(|_| is_new);
                     is_new = false;
                 }
                 Err(failure) => output::note(&failure.to_string()),
             }
         }
-        let selected = event.into_iter().filter(|one| selects(selection, one, &pods));
-        for event in selected.chain(wrong) {
-            if let Some(text) = event.written(output::now(), output, &pods)?
-                && !signals::print(&text)?
-            {
-                return Ok(String::new());
-            }
+        let (time, event) = (output::now(), event.filter(|one| selects(selection, one, &pods)));
+        let text = if output.form.is_data() {
+            event
+                .map(|one| one.object(time, &pods))
+                .transpose()?
+                .unwrap_or_default()
+        } else {
+            let lines = event.iter().map(|one| (one.pod.as_deref(), one.words()));
+            let lines = lines
+                .chain(now.iter().flat_map(present))
+                .filter(|(_, words)| !words.is_empty());
+            lines
+                .map(|(pod, words)| line(time, pod, &words, &pods, output.style))
+                .collect()
+        };
+        if !text.is_empty() && !signals::print(&text)? {
+            return Ok(String::new());
         }
         if received.is_none() {
             return Err(Failure::Other("the connection ended".to_owned()));
@@ -247,7 +258,7 @@ mod tests {
     use zbus::Variant;
 
     use super::*;
-    use crate::shared::output::TextStyle;
+    use crate::shared::daemon::Pod;
     use crate::tests::fixtures::columns;
 
     const OBJECT: &str = "/io/stelia/Isolation1/instance/aaa";
@@ -267,13 +278,11 @@ mod tests {
         Event::of(&message.build(body).unwrap())
     }
 
-    fn written(event: &Event, form: Form, style: TextStyle, pods: &Pods) -> Option<String> {
-        event.written(TIME, OutputOptions { form, style }, pods).unwrap()
-    }
-
     fn text(event: Option<Event>) -> Option<String> {
         let pods = [crate::tests::fixtures::pod("aaa", "team-a/web")].into_iter().collect();
-        written(&event.unwrap(), Form::Text, TextStyle::default(), &pods)
+        let (event, style) = (event.unwrap(), TextStyle::default());
+        let words = event.words();
+        (!words.is_empty()).then(|| line(TIME, event.pod.as_deref(), &words, &pods, style))
     }
 
     #[test]
@@ -325,8 +334,9 @@ mod tests {
         let mut described = crate::shared::daemon::node::testing::node();
         described.problems = vec![Reason::of_node(ReasonCode::NotWatched, "no watch is left")];
         let pods = Pods::of(&described);
-        let lines = present(&Selected::all(described)).into_iter();
-        let lines = lines.map(|event| written(&event, Form::Text, columns(80), &pods).unwrap());
+        let selected = Selected::all(described);
+        let lines = present(&selected).into_iter();
+        let lines = lines.map(|(pod, words)| line(TIME, pod, &words, &pods, columns(80)));
         insta::assert_snapshot!(lines.collect::<String>());
     }
 
@@ -334,16 +344,16 @@ mod tests {
     fn json_is_one_object_a_line() {
         let path = zbus::ObjectPath::try_from(OBJECT).unwrap();
         let new = of_manager("InstanceNew", &("aaa", path)).unwrap();
-        let written = |event: Event| written(&event, Form::Json, TextStyle::default(), &Pods::default());
+        let written = |event: Event| event.object(TIME, &Pods::default()).unwrap();
         assert_eq!(
-            written(new).as_deref(),
-            Some(concat!(
+            written(new),
+            concat!(
                 r#"{"event":"InstanceNew","pod_name":"","pod_namespace":"","pod_uid":"aaa","time_us":951827696000007}"#,
                 "\n"
-            ))
+            )
         );
         let found = of_manager("NodeProblemFound", &("not-watched", "no watch is left", "fix")).unwrap();
-        let found: Value = serde_json::from_str(&written(found).unwrap()).unwrap();
+        let found: Value = serde_json::from_str(&written(found)).unwrap();
         assert_eq!(
             (&found["problem"]["code"], &found["problem"]["fix"]),
             (&"not-watched".into(), &"fix".into())

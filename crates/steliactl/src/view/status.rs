@@ -5,11 +5,10 @@ use stelia_kernel::locality::size;
 use stelia_koordinator::allocator::CpuSource;
 use stelia_model::Node;
 
-use super::list::{hints, node_lines};
-use crate::check::noise::unmoved_because;
+use super::list::node_lines;
+use crate::check::noise::{NOT_REPORTED, unmoved_because};
 use crate::shared::daemon::{
-    Condition, Description, OnlineCpus, age, counts, former_in_a_line, former_vms, is_file_unusable, is_in_trouble,
-    order, restart,
+    Condition, Description, OnlineCpus, age, counts, former_in_words, former_vms, is_file_unusable, is_in_trouble,
 };
 use crate::shared::output::{Fact, Meaning, Render, TextStyle, counted, facts, now, printable};
 
@@ -34,8 +33,6 @@ impl Status {
         let conditions = || node.instances.values().map(|instance| Condition::of(instance));
         let worst = conditions().min().map(Condition::meaning);
         let worst = worst.filter(|meaning| *meaning != Meaning::Good).unwrap_or_default();
-        let in_trouble = node.instances.values().filter(|instance| is_in_trouble(instance));
-        let first = in_trouble.min_by_key(|instance| order(instance));
         let written = node.kubelet_modified_us;
         let written = written.map(|us| format!(", cpu_manager_state written {} ago", age(us, now)));
         let assigned = match node.cpu_source {
@@ -60,11 +57,10 @@ impl Status {
             (Some(profile), 0) => format!("{profile}, not written yet"),
             (Some(profile), us) => format!("{profile}, written {} ago", age(us, now)),
         };
-        let former: Vec<_> = former_vms(&self.description).collect();
-        let former = former_in_a_line(&former, now).map(|(whose, what)| {
-            let text = format!("{whose}: {what}; {}", restart(&self.description));
-            ("Released", text, Meaning::Attention)
-        });
+        let former = former_in_words(&self.description, &former_vms(&self.description).collect::<Vec<_>>());
+        let former = former.map(|words| ("Released", words, Meaning::Attention));
+        let more = node.instances.values().any(|instance| is_in_trouble(instance));
+        let more = more.then(|| ("See", "steliactl list --problems".to_owned(), Meaning::Plain));
         let mut lines = vec![("State", counts(conditions()), worst)];
         lines.extend(former);
         lines.extend([
@@ -76,9 +72,9 @@ impl Status {
             ("Ledger", ledger, Meaning::Plain),
             ("Publishing", published, Meaning::Plain),
         ]);
-        let lines = lines.into_iter();
+        let lines = lines.into_iter().chain(more);
         let lines = lines.map(|(name, text, meaning)| (format!("  {name}"), text, meaning));
-        let lines: Vec<Fact> = lines.chain(hints(first.map(|vm| &**vm), "  See", false)).collect();
+        let lines: Vec<Fact> = lines.collect();
         let is_well = if problems.is_empty() {
             Meaning::Good
         } else {
@@ -155,6 +151,8 @@ fn noise(node: &Node) -> (String, Meaning) {
             (text, Meaning::Attention)
         }
         Some(_) if node.instances.is_empty() => ("nothing to keep off: no VMs".to_owned(), Meaning::Plain),
+        // With the reason the command would be broken on a terminal.
+        Some((NOT_REPORTED, fix)) => (format!("not known: {fix}"), Meaning::Attention),
         Some((why, fix)) => (format!("{why}: {fix}"), Meaning::Attention),
         None => {
             let moved = counted(report.moved.into(), "interrupt");

@@ -42,11 +42,9 @@ pub(super) fn daemon(seen: &Observed) -> CheckResult {
     let state = seen.units.get("steliad").map(|[state, _]| state.as_str());
     match (&seen.described, state) {
         (Ok(told), _) => pass(format!("running, version {}", told.version)),
-        (Err(Failure::NotRunning(_)), None | Some("inactive")) => {
-            warn("not running", EFFECT, "systemctl start steliad")
-        }
-        (Err(Failure::NotRunning(_)), Some("failed")) => warn("failed", EFFECT, JOURNAL),
-        (Err(Failure::NotRunning(_)), Some(state)) => warn(format!("does not answer ({state})"), EFFECT, JOURNAL),
+        (Err(Failure::NotRunning), None | Some("inactive")) => warn("not running", EFFECT, "systemctl start steliad"),
+        (Err(Failure::NotRunning), Some("failed")) => warn("failed", EFFECT, JOURNAL),
+        (Err(Failure::NotRunning), Some(state)) => warn(format!("does not answer ({state})"), EFFECT, JOURNAL),
         (Err(denied), _) if denied.is_denied() => note(denied.to_string(), "", "run steliactl doctor as root"),
         (Err(failure), _) => warn(format!("does not answer: {failure}"), EFFECT, JOURNAL),
     }

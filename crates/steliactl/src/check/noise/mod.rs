@@ -15,10 +15,10 @@ use stelia_api::quiet::{Problem, Quiet, RemainingCause};
 use stelia_cpus::CpuSet;
 
 use super::{first_few, group_by_key};
-use crate::shared::daemon::{Description, Pod, Selected, former_in_a_line, is_reported, restart, whose};
+use crate::shared::daemon::{Description, FORMER, Pod, Selected, is_reported, restart, whose, whose_former};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{Fired, interrupts, measured};
-use crate::shared::output::{Block, Column, FAIL, Meaning, Render, TextStyle, column, counted, now, paragraph, table};
+use crate::shared::output::{Block, Column, FAIL, Meaning, Render, TextStyle, column, counted, paragraph, table};
 
 /// Prefix of the name of a workqueue's rescuer, a thread that runs only when memory is short.
 const RESCUER: &str = "kworker/R-";
@@ -51,9 +51,9 @@ pub(crate) struct Noise {
     /// Whether device interrupts could be counted.
     #[serde(skip)]
     is_counted: bool,
-    /// The selected VMs that were released and may run on: which, when that was, and what to do.
+    /// The selected VMs that were released and may run on: which, and what to do.
     #[serde(skip)]
-    former: Option<(String, String, &'static str)>,
+    former: Option<(String, &'static str)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -99,9 +99,8 @@ pub(crate) fn unmoved_because(quiet: &Quiet) -> Option<(&str, &'static str)> {
 /// What disturbs the selected VMs.
 pub(crate) async fn gather(roots: &Roots, selected: &Selected) -> Noise {
     let fired = measured(&roots.proc, MEASURE_INTERVAL).await;
-    let former = former_in_a_line(&selected.former, now());
     Noise {
-        former: former.map(|(whose, what)| (whose, what, restart(&selected.described))),
+        former: whose_former(&selected.former).map(|whose| (whose, restart(&selected.described))),
         ..noise(&selected.described, selected.uids().as_ref(), fired.as_deref())
     }
 }
@@ -298,8 +297,8 @@ impl Noise {
         if !offline.is_empty() {
             all.push(note(&whose(&offline), "all its CPUs are offline", "", ""));
         }
-        if let Some((whose, told, fix)) = self.former.as_ref().filter(|_| self.vms.is_empty()) {
-            all.push(note(whose, told, "", fix));
+        if let Some((whose, fix)) = self.former.as_ref().filter(|_| self.vms.is_empty()) {
+            all.push(note(whose, FORMER, "", fix));
         }
         all
     }

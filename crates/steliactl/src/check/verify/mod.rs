@@ -22,13 +22,11 @@ use stelia_model::{Instance, PinnedReason};
 
 use crate::check::{first_few, ledger};
 use crate::shared::daemon::{
-    Client, Description, FORMER, Failure, Mode, Pod, Selected, lines_by_pod, reason_of, restart,
+    Client, Description, FORMER, Failure, Mode, NODE, Pod, Selected, lines_by_pod, reason_of, restart,
 };
 use crate::shared::kernel::Roots;
 use crate::shared::output::{self, natural};
 
-/// The UID of what is of the whole node.
-const NODE: &str = "-";
 /// The fix of what the dry run would change.
 const REPAIR: &str = "steliactl reconcile";
 /// The code of a VM that was released and may run on.

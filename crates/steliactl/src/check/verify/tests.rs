@@ -611,7 +611,7 @@ fn without_a_vm_nothing_is_verified() {
         &text(&isolated),
         &[
             "FAIL  team-a/web: isolated is required: released",
-            "No VMs. Failed: 1 VM. 1 released.\n",
+            "0 of 1 VM verified in the kernel. Failed: 1 VM. 1 released.\n",
         ],
     );
 }

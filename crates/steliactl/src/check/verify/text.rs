@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Finding, Kind, NODE, RELEASED, Verified};
+use super::{Finding, Kind, RELEASED, Verified};
 use crate::check::{first_few, group_by_key};
-use crate::shared::daemon::{Pod, age, whose};
+use crate::shared::daemon::{NODE, Pod, age, counted_uids, whose};
 use crate::shared::output::{Block, FAIL, Meaning, Render, TextStyle, counted, natural, paragraph};
 
 /// Whom it is about.
@@ -31,14 +31,9 @@ impl Render for Verified {
     }
 
     fn failure(&self) -> Option<String> {
-        let has_node = self.findings.iter().any(|one| one.fails && one.is_of_node());
-        let vms = Some(self.failing().len() as u64).filter(|count| *count > 0);
-        let failed = [
-            has_node.then(|| "the node".to_owned()),
-            vms.map(|count| counted(count, "VM")),
-        ];
-        let failed: Vec<String> = failed.into_iter().flatten().collect();
-        (!failed.is_empty()).then(|| format!("failed: {}", failed.join(", ")))
+        let failing = self.findings.iter().filter(|one| one.fails);
+        let failing = counted_uids(failing.map(|one| one.pod.pod_uid.as_str()));
+        failing.map(|all| format!("failed: {all}"))
     }
 }
 

@@ -65,17 +65,12 @@ pub(crate) fn none_among<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod
 
 /// What is known of a name or a pattern of no VM of the node: that it is of one that was released, or what may be meant.
 pub(super) fn none_on(description: &Description, asked: &str) -> String {
-    let pod = |one: &FormerVm| Pod::new(&one.pod, one.pod_name.as_ref());
-    let all: Pods = description.node.former.iter().map(pod).collect();
-    let former = description
-        .node
-        .former
-        .iter()
-        .find(|one| pod(one).is_called(asked, &all));
-    former.map_or_else(
-        || none_among(asked, Pods::of(description).iter()).to_string(),
-        |one| former_in_words(description, &pod(one), one.ended_us),
-    )
+    let pod = |one: &FormerVm| (Pod::new(&one.pod, one.pod_name.as_ref()), one.ended_us);
+    let former: Vec<(Pod, u64)> = description.node.former.iter().map(pod).collect();
+    let all: Pods = former.iter().map(|(pod, _)| pod.clone()).collect();
+    let of_name = former.iter().position(|(pod, _)| pod.is_called(asked, &all));
+    let words = of_name.and_then(|at| former_in_words(description, &former[at..=at]));
+    words.unwrap_or_else(|| none_among(asked, Pods::of(description).iter()).to_string())
 }
 
 /// "; did you mean a/web, a/web-2, …?" with the pods whose names contain, or whose UIDs begin with, what none of these pods is called, or

@@ -156,28 +156,24 @@ impl Selected {
     /// # Errors
     /// No VM has any of the names and patterns.
     pub(super) fn without_released(mut self) -> Result<Self, Failure> {
-        let words = self.in_words(&self.released);
-        self.missing.extend(words);
+        let released = self.released.iter().map(std::slice::from_ref);
+        let released = released.filter_map(|one| former_in_words(&self.described, one));
+        self.missing.extend(released);
         self.if_any_is_known()
     }
 
     /// These, unless no given name or pattern is one of them.
     fn if_any_is_known(self) -> Result<Self, Failure> {
-        if self.missing.is_empty() || self.missing.len() < self.selection.patterns.len() {
+        let is_any = self.missing.is_empty() || self.missing.len() < self.selection.patterns.len();
+        if is_any || !self.vms.is_empty() {
             return Ok(self);
         }
         Err(Failure::NoSuchInstance(self.missing.join("; ")))
     }
 
-    /// A sentence of each that was released or ended.
-    pub(crate) fn former_in_words(&self) -> Vec<String> {
-        self.in_words(&self.former)
-    }
-
-    fn in_words(&self, former: &[(Pod, u64)]) -> Vec<String> {
-        let former = former.iter();
-        let words = former.map(|(pod, ended_us)| former_in_words(&self.described, pod, *ended_us));
-        words.collect()
+    /// Which were released or ended, and what to do.
+    pub(crate) fn former_in_words(&self) -> Option<String> {
+        former_in_words(&self.described, &self.former)
     }
 
     /// The UIDs; `None`: of all.
@@ -333,12 +329,13 @@ mod tests {
         };
         node.node.former = vec![former].into();
         let of = |line: &[&str]| Selected::of(&selection(line), node.clone());
-        let words = "team-a/virt-launcher-web-x7k2p: released or ended 43s ago, not isolated if still running; restart";
+        let words =
+            "team-a/virt-launcher-web-x7k2p (43s ago): released or ended, not isolated if still running; restart";
         let failure = of(&["web"]).unwrap().without_released().unwrap_err();
         assert_eq!(failure.exit_code(), 3);
         says(&failure.to_string(), &[words]);
         for line in [&["virt*"][..], &["-n", "team-a"], &[]] {
-            says(&of(line).unwrap().former_in_words().concat(), &[words]);
+            says(&of(line).unwrap().former_in_words().unwrap(), &[words]);
         }
         // They have no state.
         assert!(of(&["--state=isolated"]).unwrap().former.is_empty());

@@ -70,11 +70,6 @@ pub fn json_of(dict: &OwnedDict) -> Map<String, Value> {
     dict.iter().map(|(name, value)| (name.clone(), json(value))).collect()
 }
 
-/// A string member; empty when it is absent or not a string.
-pub(crate) fn text_of<'a>(object: &'a Map<String, Value>, name: &str) -> &'a str {
-    object.get(name).and_then(Value::as_str).unwrap_or_default()
-}
-
 /// What a name is sorted by: web-2 is before web-19.
 pub(crate) fn natural(name: &str) -> Vec<(usize, String)> {
     let bytes = name.as_bytes();

@@ -48,9 +48,7 @@ impl<'a> Source<'a> {
 
     /// The rates since the sample before.
     fn sample(&mut self, mut described: Description) -> Model {
-        let former = self.selection.former(&described).into_iter();
-        let former = former.map(|(pod, ended_us)| former_in_words(&described, &pod, ended_us));
-        let former: Vec<String> = former.collect();
+        let former = former_in_words(&described, &self.selection.former(&described));
         // A VM that was selected may have ended.
         self.selection.retain(&mut described);
         let now = Sample::read(&described, self.roots, self.began.elapsed());

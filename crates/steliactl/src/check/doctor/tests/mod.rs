@@ -143,7 +143,7 @@ fn state(seen: &mut Observed) -> &mut CpuManagerState {
 
 /// The daemon does not run.
 fn alone(seen: &mut Observed) {
-    seen.described = Err(Failure::NotRunning(1));
+    seen.described = Err(Failure::NotRunning);
 }
 
 /// The daemon says that this is wrong on the node.
@@ -323,7 +323,7 @@ fn an_empty_root_is_a_node_that_is_not_ready_and_json_has_all_checks() {
     let root = tempfile::tempdir().unwrap();
     let print = |form| {
         let style = TextStyle::from(true);
-        let told = Err(Failure::NotRunning(1));
+        let told = Err(Failure::NotRunning);
         let examined = block_on(gather(root.path(), told));
         match (OutputOptions { form, style }).print(&examined) {
             Err(Failure::Partial { printed, reason, .. }) => (printed, reason),
@@ -354,7 +354,7 @@ fn a_kernel_of_which_nothing_is_known_is_not_called_old() {
 
 /// What is observed of a node below this folder, without a daemon.
 fn read(root: &Path) -> Observed {
-    Observed::read(root, Err(Failure::NotRunning(1)))
+    Observed::read(root, Err(Failure::NotRunning))
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn unit(seen: &mut Observed, name: &'static str, state: &str, status: &str) {
 #[test]
 fn a_daemon_that_failed_is_not_one_that_does_not_run() {
     let silent = || Failure::Other("steliad has not answered for 25 s".to_owned());
-    let not_running = || Failure::NotRunning(1);
+    let not_running = || Failure::NotRunning;
     for (state, failure, fact, fix) in [
         ("", not_running(), "not running", "systemctl start steliad"),
         ("inactive", not_running(), "not running", "systemctl start steliad"),

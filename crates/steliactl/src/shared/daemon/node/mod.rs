@@ -11,8 +11,8 @@ pub(crate) use stelia_model::Description;
 use stelia_model::FormerVm;
 
 use super::condition::age;
-use super::pod::{Pod, whose};
-use crate::shared::output::now;
+use super::pod::{MAX_NAMED, Pod};
+use crate::shared::output::{now, some_of};
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "owner")]
@@ -55,14 +55,13 @@ pub(crate) fn former_since(ended_us: u64, now: u64) -> String {
     }
 }
 
-/// Whom several are and what, with when the last one ended; `None` without one. The newest is the first.
-pub(crate) fn former_in_a_line(former: &[(Pod, u64)], now: u64) -> Option<(String, String)> {
-    let (_, ended_us) = former.first()?;
-    let last = if former.len() > 1 { "the last one " } else { "" };
-    let ago = Some(age(*ended_us, now)).filter(|ago| !ago.is_empty());
-    let ago = ago.map(|ago| format!(" ({last}{ago} ago)")).unwrap_or_default();
-    let pods: Vec<&Pod> = former.iter().map(|(pod, _)| pod).collect();
-    Some((whose(&pods), format!("{FORMER}{ago}")))
+/// "team-a/web (43s ago)", each with when it ended where that is known; `None` of none.
+pub(crate) fn whose_former(former: &[(Pod, u64)]) -> Option<String> {
+    let named = former.iter().map(|(pod, ended_us)| match age(*ended_us, now()) {
+        ago if ago.is_empty() => pod.to_string(),
+        ago => format!("{pod} ({ago} ago)"),
+    });
+    Some(some_of(named, MAX_NAMED)).filter(|names| !names.is_empty())
 }
 
 /// What isolates such a VM again.
@@ -74,10 +73,9 @@ pub(crate) fn restart(description: &Description) -> &'static str {
     }
 }
 
-/// "team-a/web: released or ended 43s ago, not isolated if still running; restart the container".
-pub(crate) fn former_in_words(description: &Description, pod: &Pod, ended_us: u64) -> String {
-    let what = former_since(ended_us, now());
-    format!("{pod}: {what}; {}", restart(description))
+/// "team-a/web (43s ago): released or ended, not isolated if still running; restart the container"; `None` of none.
+pub(crate) fn former_in_words(description: &Description, former: &[(Pod, u64)]) -> Option<String> {
+    Some(format!("{}: {FORMER}; {}", whose_former(former)?, restart(description)))
 }
 
 /// The VMs that were released or ended and may run on, not isolated, each with when that was, microseconds since the epoch: kubelet's file
