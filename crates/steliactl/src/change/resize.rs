@@ -46,14 +46,8 @@ impl Render for Resized {
             return paragraph(&printable(&format!("{pod}: {}", self.text)), style);
         }
         let steps = (1..).zip(self.fix.lines()).map(|(at, step)| format!("{at}. {step}\n"));
-        let advice = Block {
-            label: ("NOTE", Meaning::Plain),
-            subject: pod,
-            fact: self.text.clone(),
-            effect: "the VM restarts",
-            fix: steps.collect(),
-        };
-        advice.text(style)
+        let (label, steps) = (("NOTE", Meaning::Plain), steps.collect::<String>());
+        Block::new(label, pod, &self.text, "the VM restarts", steps).text(style)
     }
 
     fn failure(&self) -> Option<String> {
@@ -67,95 +61,75 @@ impl Render for Resized {
 /// There is no such VM, the node has fewer CPUs, the daemon refuses, or the guest does not unplug vCPUs.
 pub(crate) async fn resize(client: &Client, vm: &str, cpus: u32, mode: Mode) -> Result<Resized, Failure> {
     let found = client.find(vm).await?;
+    has_room(&found.described, cpus)?;
     let (instance, pod) = (&found.instance, &found.pod);
-    let online = OnlineCpus::of(&found.described);
-    has_room(&found.described, &online, cpus)?;
-    if instance.allocation.is_none() && instance.exclusive.len() != cpus as usize {
-        return Ok(advice(&found, &online, cpus, mode));
-    }
     let from = instance.exclusive.to_string();
-    let (mut text, mut to) = (format!("has {cpus} CPUs already: {from}"), from.clone());
+    let (done, refused) = match mode {
+        Mode::Change => ("done", REFUSED),
+        Mode::DryRun => ("planned", "planned"),
+    };
+    let mut resized = Resized {
+        pod: pod.clone(),
+        outcome: done,
+        text: format!("has {cpus} CPUs already: {from}"),
+        fix: String::new(),
+        to: from.clone(),
+        from,
+    };
     if instance.allocation.is_some() {
         let resize = client.manager().resize(&pod.pod_uid, cpus, options(mode));
-        let (planned, waits) = client.answer_while_alive(resize).await?;
+        let (to, waits) = client.answer_while_alive(resize).await?;
         if mode == Mode::Change {
-            follow(client, pod, &planned).await?;
+            follow(client, pod, &to).await?;
         }
-        text = words(instance, cpus, &planned, waits, mode);
-        to = planned;
+        resized.text = words(instance, cpus, &to, waits, mode);
+        resized.to = to;
+    } else if instance.exclusive.len() != cpus as usize {
+        resized.outcome = refused;
+        (resized.text, resized.fix) = advice(&found, cpus);
     }
-    Ok(Resized {
-        pod: found.pod,
-        from,
-        to,
-        outcome: match mode {
-            Mode::Change => "done",
-            Mode::DryRun => "planned",
-        },
-        text,
-        fix: String::new(),
-    })
+    Ok(resized)
 }
 
 /// # Errors
-/// The node has fewer CPUs than this that a pod may have.
-fn has_room(described: &Description, online: &OnlineCpus, cpus: u32) -> Result<(), Failure> {
-    let (all, reserved) = (described.node.topology.online().len(), &online.reserved);
-    if all == 0 || cpus as usize <= all - reserved.len() {
+/// The node has fewer CPUs than this that are not reserved.
+fn has_room(described: &Description, cpus: u32) -> Result<(), Failure> {
+    let (all, reserved) = (
+        described.node.topology.online().len(),
+        OnlineCpus::of(described).reserved.len(),
+    );
+    if all == 0 || cpus as usize <= all - reserved {
         return Ok(());
     }
-    let reserved = match reserved.len() {
-        0 => String::new(),
-        _ => format!(", of which {reserved} are reserved"),
-    };
-    Err(Failure::Other(format!(
-        "no VM can have {cpus} CPUs here: the node has {all} CPUs{reserved}"
-    )))
+    let has = format!("this node has {all} CPUs, {reserved} of them reserved");
+    Err(Failure::Other(format!("no VM can have {cpus} CPUs: {has}")))
 }
 
-/// Why nothing changes, and what to do instead: kubelet chose the CPUs. Who owns the pod is not known on the node.
-fn advice(found: &Found, online: &OnlineCpus, cpus: u32, mode: Mode) -> Resized {
-    let Found {
-        instance,
-        pod,
-        described,
-        ..
-    } = found;
-    let from = instance.exclusive.to_string();
-    let room = instance.exclusive.len() + online.shared.len();
-    let (now, first) = if is_file_unusable(described) {
+/// Why nothing changes, and what to do instead, a line each: kubelet chose the CPUs. Who owns the pod is not known on the node.
+fn advice(found: &Found, cpus: u32) -> (String, String) {
+    let (instance, pod) = (&found.instance, &found.pod);
+    let (now, first) = if is_file_unusable(&found.described) {
         (
-            "; the node isolates no new VM now".to_owned(),
+            "; the node isolates no new VM now",
             "repair the node (steliactl why node)\n",
         )
-    } else if cpus as usize > room {
-        (format!("; now it could have {room} at most, others have the rest"), "")
     } else {
-        (String::new(), "")
+        ("", "")
     };
-    let name = match pod.is_named() {
-        true => format!("-n {} {}", pod.pod_namespace, pod.pod_name),
-        false => "-n NAMESPACE POD".to_owned(),
+    let name = if pod.is_named() {
+        format!("-n {} {}", pod.pod_namespace, pod.pod_name)
+    } else {
+        "NAME".to_owned()
     };
-    let requests = format!(
-        "cpu: \"{cpus}\" in requests and limits of container {}",
-        instance.container
+    let (from, container) = (&instance.exclusive, &instance.container);
+    let set = format!("set cpu: \"{cpus}\" in requests and limits of container {container}");
+    let text = format!("kubelet assigned CPUs {from}, and a pod keeps its CPUs until it is deleted{now}");
+    let fix = format!(
+        "{first}kubectl get pod {name} -o jsonpath='{{.metadata.ownerReferences[*].kind}}'\n\
+         if that prints an owner: {set} in its template (KubeVirt: the VirtualMachine's CPUs), then restart the owner\n\
+         if that prints nothing: {set} in MANIFEST, then kubectl replace --force -f MANIFEST"
     );
-    Resized {
-        pod: pod.clone(),
-        text: format!("kubelet assigned CPUs {from}, and a pod keeps its CPUs until it is deleted{now}"),
-        fix: format!(
-            "{first}kubectl get pod {name} -o jsonpath='{{.metadata.ownerReferences[*].kind}}'\n\
-             if that prints an owner: set {requests} in the owner's template (KubeVirt: the VirtualMachine's CPUs), then restart the owner\n\
-             if it prints nothing: set {requests} in MANIFEST, then kubectl replace --force -f MANIFEST"
-        ),
-        to: from.clone(),
-        from,
-        outcome: match mode {
-            Mode::Change => REFUSED,
-            Mode::DryRun => "planned",
-        },
-    }
+    (text, fix)
 }
 
 /// Waits until the instance has these CPUs. The daemon answers before it shows what it does.
@@ -231,16 +205,15 @@ mod tests {
 
     #[test]
     fn no_vm_has_more_cpus_than_the_node_has_for_pods() {
-        let node = node();
-        let refused = |cpus| has_room(&node, &OnlineCpus::of(&node), cpus).map_err(|failure| failure.to_string());
+        let refused = |cpus| has_room(&node(), cpus).map_err(|failure| failure.to_string());
         assert_eq!(refused(6), Ok(()));
-        says(&refused(7).unwrap_err(), &["7 CPUs", "8 CPUs", "0-1"]);
-        assert_eq!(has_room(&Description::default(), &OnlineCpus::default(), 64), Ok(()));
+        says(&refused(7).unwrap_err(), &["7 CPUs", "8 CPUs", "2 of them"]);
+        assert_eq!(has_room(&Description::default(), 64), Ok(()));
     }
 
     #[test]
     fn where_kubelet_assigned_the_cpus_nothing_changes_and_the_commands_are_told() {
-        let told = |cpus: u32, mode: Mode, problem: Option<ReasonCode>| {
+        let told = |outcome, problem: Option<ReasonCode>| {
             let mut described = node();
             described
                 .problems
@@ -251,17 +224,22 @@ mod tests {
                 instance: Arc::clone(&described.node.instances[PODS[0]]),
                 described,
             };
-            advice(&found, &OnlineCpus::of(&found.described), cpus, mode)
+            let (text, fix) = advice(&found, 6);
+            let (from, to) = ("4-5".to_owned(), "4-5".to_owned());
+            Resized {
+                pod: found.pod,
+                from,
+                to,
+                outcome,
+                text,
+                fix,
+            }
         };
-        let planned = told(4, Mode::DryRun, None);
-        insta::assert_snapshot!(planned.text(columns(80)));
-        assert_eq!((planned.outcome, planned.failure()), ("planned", None));
-        let refused = told(4, Mode::Change, None);
-        assert_eq!(refused.text(columns(80)), planned.text(columns(80)));
-        says(&refused.failure().unwrap(), &["nothing has changed"]);
-        // Its own two and two that are shared.
-        says(&told(5, Mode::DryRun, None).text, &["4 at most"]);
-        let damaged = told(4, Mode::DryRun, Some(ReasonCode::KubeletUnusable)).text(columns(80));
-        says(&damaged, &["fix     1. repair the node", " 4. if it prints nothing"]);
+        let refused = told(REFUSED, None);
+        insta::assert_snapshot!(refused.text(columns(80)));
+        assert_eq!(refused.text(columns(80)), told("planned", None).text(columns(80)));
+        assert!(refused.failure().is_some() && told("planned", None).failure().is_none());
+        let damaged = told(REFUSED, Some(ReasonCode::KubeletUnusable)).text(columns(80));
+        says(&damaged, &["fix     1. repair the node", " 4. if that prints nothing"]);
     }
 }

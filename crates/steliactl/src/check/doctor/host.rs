@@ -1,7 +1,6 @@
 //! Checks of the kernel, systemd and the CPUs.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use stelia_cpus::CpuSet;
@@ -9,58 +8,14 @@ use stelia_kernel::cgroup::hierarchy::CONTROLLERS;
 use stelia_kernel::kernel_release::isolated_is_safe;
 use stelia_kubelet::{CpuManagerState, KubeletConfig};
 
-use super::{CheckResult, NO_VMS, Observed, fail, note, pass, warn};
+use super::{COMMAND_LINE, CONTROLLER_NAMES, CheckResult, KVM, NO_VMS, Observed, RELEASE, fail, note, pass, warn};
 use crate::shared::output::counted;
 
 /// The first version with everything that is used: `Type=notify` with `ExecReload=`, scopes by pidfd where it has them.
 const MIN_SYSTEMD_VERSION: u32 = 252;
 
-/// What the host's files say. A text is empty where its file cannot be read.
-#[derive(Debug)]
-pub(super) struct Host {
-    /// Of cgroup v2.
-    pub controllers: String,
-    /// The kernel's.
-    pub release: String,
-    /// Whether cgroups have `cpuset.cpus.exclusive`; `None`: none has the cpuset controller.
-    pub has_exclusive: Option<bool>,
-    pub systemd: Option<u32>,
-    pub has_kvm: bool,
-    /// The kernel's.
-    pub command_line: String,
-    /// `kernel.numa_balancing`.
-    pub numa_balancing: String,
-    pub has_runner_socket: bool,
-    pub has_tracing: bool,
-}
-
-impl Host {
-    pub(super) fn read(root: &Path) -> Self {
-        let has = |file: &str| root.join(file).exists();
-        let text = |file: &str| {
-            fs::read_to_string(root.join(file))
-                .unwrap_or_default()
-                .trim()
-                .to_owned()
-        };
-        // The root cgroup does not have the file, so it is looked for in any child with a cpuset.
-        let partition = matching(root, "sys/fs/cgroup/*/cpuset.cpus.partition").next();
-        Self {
-            controllers: text("sys/fs/cgroup/cgroup.controllers"),
-            release: text("proc/sys/kernel/osrelease"),
-            has_exclusive: partition.map(|path| path.with_file_name("cpuset.cpus.exclusive").exists()),
-            systemd: version_of_systemd(root),
-            has_kvm: has("dev/kvm"),
-            command_line: text("proc/cmdline"),
-            numa_balancing: text("proc/sys/kernel/numa_balancing"),
-            has_runner_socket: has("run/stelia/runner/socket"),
-            has_tracing: has("sys/kernel/tracing/events"),
-        }
-    }
-}
-
 pub(super) fn cgroup(seen: &Observed) -> CheckResult {
-    let has = &seen.host.controllers;
+    let has = seen.text(CONTROLLER_NAMES);
     let is_there = |name: &str| has.split_whitespace().any(|one| one == name);
     let missing: Vec<&str> = CONTROLLERS.into_iter().filter(|name| !is_there(name)).collect();
     if missing.is_empty() {
@@ -75,13 +30,13 @@ pub(super) fn cgroup(seen: &Observed) -> CheckResult {
 
 /// Remote partitions came with Linux 6.7; a distribution may have backported them.
 pub(super) fn kernel(seen: &Observed) -> CheckResult {
-    let release = seen.host.release.as_str();
+    let release = seen.text(RELEASE);
     let kernel = if release.is_empty() {
         "release not known"
     } else {
         release
     };
-    match seen.host.has_exclusive {
+    match seen.has_exclusive {
         None => note(format!("{kernel}: no cgroup has the cpuset controller yet"), "", ""),
         Some(true) if release.is_empty() => note("release and partition type not known", "", ""),
         Some(true) if isolated_is_safe(kernel) => pass(format!("{kernel}; partition type: isolated")),
@@ -93,6 +48,13 @@ pub(super) fn kernel(seen: &Observed) -> CheckResult {
             warn(fact, "VMs are pinned, not isolated", "install Linux 6.7 or newer")
         }
     }
+}
+
+/// Whether cgroups have `cpuset.cpus.exclusive`; `None`: none has the cpuset controller.
+pub(super) fn has_exclusive(root: &Path) -> Option<bool> {
+    // The root cgroup does not have the file, so it is looked for in any child with a cpuset.
+    let partition = matching(root, "sys/fs/cgroup/*/cpuset.cpus.partition").next();
+    partition.map(|path| path.with_file_name("cpuset.cpus.exclusive").exists())
 }
 
 /// The files below `root` that a pattern fits.
@@ -112,7 +74,7 @@ pub(crate) fn version_of_systemd(root: &Path) -> Option<u32> {
 }
 
 pub(super) fn systemd(seen: &Observed) -> CheckResult {
-    let version = seen.host.systemd;
+    let version = seen.systemd;
     let found = version.map_or("not found".to_owned(), |version| version.to_string());
     if version >= Some(MIN_SYSTEMD_VERSION) {
         return pass(found);
@@ -123,7 +85,7 @@ pub(super) fn systemd(seen: &Observed) -> CheckResult {
 
 /// Only a warning: QEMU emulates without it, far too slowly for use.
 pub(super) fn kvm(seen: &Observed) -> CheckResult {
-    if seen.host.has_kvm {
+    if seen.has(KVM) {
         return pass("/dev/kvm");
     }
     warn(
@@ -176,7 +138,7 @@ fn isolcpus_of(cmdline: &str) -> Vec<&str> {
 /// Whether `isolcpus=` takes CPUs out of the scheduler's balancing. The list in /sys includes those of partitions.
 pub(super) fn isolcpus(seen: &Observed) -> CheckResult {
     const FIX: &str = "remove isolcpus= from the kernel's command line, reboot; partitions replace it";
-    let lists = isolcpus_of(&seen.host.command_line);
+    let lists = isolcpus_of(seen.text(COMMAND_LINE));
     if lists.is_empty() {
         return pass("not set");
     }

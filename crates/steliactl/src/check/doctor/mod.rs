@@ -34,7 +34,6 @@ use crate::check::{first_few, printed};
 use crate::shared::daemon::{Description, Failure};
 use crate::shared::files::{KubeletFiles, below, without_root};
 use crate::shared::output::{Block, FAIL, Meaning, Render, TextStyle, paragraph};
-use host::Host;
 pub(super) use host::version_of_systemd;
 pub(crate) use state_file::read_state_file;
 
@@ -117,6 +116,14 @@ const KUBELET: &str = "kubelet";
 const STATE: &str = "kubelet-state";
 const DAEMON: &str = "daemon";
 
+const CONTROLLER_NAMES: &str = "sys/fs/cgroup/cgroup.controllers";
+const RELEASE: &str = "proc/sys/kernel/osrelease";
+const COMMAND_LINE: &str = "proc/cmdline";
+const NUMA_BALANCING: &str = "proc/sys/kernel/numa_balancing";
+const KVM: &str = "dev/kvm";
+const SOCKET: &str = "run/stelia/runner/socket";
+const TRACING: &str = "sys/kernel/tracing/events";
+
 /// The most basic first.
 const CHECKS: [(&str, Check); 22] = [
     ("cgroup", host::cgroup),
@@ -146,7 +153,12 @@ const CHECKS: [(&str, Check); 22] = [
 /// What the checks look at. An error says why it could not be read.
 #[derive(Debug)]
 struct Observed {
-    host: Host,
+    /// What is in these files, below `/`, where it can be read; of those that are there and not read nothing.
+    texts: BTreeMap<&'static str, String>,
+    /// Whether cgroups have `cpuset.cpus.exclusive`; `None`: none has the cpuset controller.
+    has_exclusive: Option<bool>,
+    /// Its version.
+    systemd: Option<u32>,
     topology: Result<Topology, String>,
     /// The running kubelet's configuration.
     kubelet: Result<KubeletConfig, ConfigError>,
@@ -189,6 +201,12 @@ impl Observed {
         let folder = running.or(home.as_ref().ok()).cloned();
         let folder = below(root, &folder.unwrap_or_else(|| KubeletConfig::default().root_dir));
         let as_kubelet = Topology::read_as_kubelet(&sys).ok().zip(numa::read(&sys).ok());
+        let texts = [CONTROLLER_NAMES, RELEASE, COMMAND_LINE, NUMA_BALANCING].into_iter();
+        let texts = texts.filter_map(|file| Some((file, fs::read_to_string(root.join(file)).ok()?)));
+        let there = [KVM, SOCKET, TRACING]
+            .into_iter()
+            .filter(|file| root.join(file).exists());
+        let there = there.map(|file| (file, String::new()));
         let files = KubeletFiles::read(root, &folder);
         let state = files.cpus.as_ref().ok().and_then(Option::as_ref);
         let drivers = dra::cpu_drivers(root, &folder).into_iter();
@@ -204,7 +222,9 @@ impl Observed {
                 (home, _) => home,
             },
             allocator: settings.policies.allocator,
-            host: Host::read(root),
+            texts: texts.chain(there).collect(),
+            has_exclusive: host::has_exclusive(root),
+            systemd: version_of_systemd(root),
             misplaced: kubelet::misplaced(&proc),
             cpu_drivers: drivers
                 .map(|(name, file)| format!("{name} ({})", without_root(root, &file).display()))
@@ -232,6 +252,15 @@ impl Observed {
             self.units
                 .insert(unit, [state, status].map(|text| text.trim().to_owned()));
         }
+    }
+
+    /// Empty where it cannot be read.
+    fn text(&self, file: &str) -> &str {
+        self.texts.get(file).map_or("", |text| text.trim())
+    }
+
+    fn has(&self, file: &str) -> bool {
+        self.texts.contains_key(file)
     }
 
     fn kubelet(&self) -> Result<&KubeletConfig, &'static str> {
@@ -281,13 +310,7 @@ impl Examined {
         let shown = self.0.iter().filter(|one| style.wide || one.outcome < Outcome::Pass);
         let mut shown: Vec<&Diagnosis> = shown.collect();
         shown.sort_by_key(|one| one.outcome);
-        let block = |one: &Diagnosis| Block {
-            label: one.outcome.label(),
-            subject: one.check.to_owned(),
-            fact: one.fact.clone(),
-            effect: one.effect,
-            fix: one.fix.clone(),
-        };
+        let block = |one: &Diagnosis| Block::new(one.outcome.label(), one.check, &one.fact, one.effect, &one.fix);
         shown.into_iter().map(block).collect()
     }
 }

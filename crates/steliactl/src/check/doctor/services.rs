@@ -5,7 +5,7 @@ use stelia_api::quiet::Irqbalance;
 use stelia_api::{Reason, ReasonCode};
 
 use super::kubelet::OF_FILE;
-use super::{CheckResult, Diagnosis, Observed, Outcome, diagnosis, fail, note, pass, warn};
+use super::{CheckResult, Diagnosis, Observed, Outcome, SOCKET, TRACING, diagnosis, fail, note, pass, warn};
 use crate::check::noise::{NOT_REPORTED, STEER};
 use crate::shared::daemon::{Failure, is_reported};
 use crate::shared::output::counted;
@@ -51,7 +51,7 @@ pub(super) fn daemon(seen: &Observed) -> CheckResult {
 }
 
 pub(super) fn socket(seen: &Observed) -> CheckResult {
-    if seen.host.has_runner_socket {
+    if seen.has(SOCKET) {
         return pass("/run/stelia/runner/socket");
     }
     let fix = "systemctl enable --now steliad-runner.socket";
@@ -114,7 +114,7 @@ pub(super) fn ledger(seen: &Observed) -> CheckResult {
     if ledger.key.is_empty() && !ledger.vms.is_empty() {
         return warn("not signed", "nobody can check that it is unchanged", JOURNAL);
     }
-    if !seen.host.has_tracing {
+    if !seen.has(TRACING) {
         let fix = "run steliactl doctor as root; then see /sys/kernel/security/lockdown";
         return note("tracefs is not mounted or not readable", "it cannot name tasks", fix);
     }

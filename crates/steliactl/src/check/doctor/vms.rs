@@ -7,7 +7,7 @@ use stelia_kernel::containers::{container_levels, least_limit_milli, pod_contain
 use stelia_kernel::locality::{Locality, NodeMemory, size};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState};
 
-use super::{CheckResult, Observed, STATE, first_few, note, pass, warn};
+use super::{CheckResult, NUMA_BALANCING, Observed, STATE, first_few, note, pass, warn};
 use crate::shared::daemon::{Pod, Pods};
 use crate::shared::output::counted;
 
@@ -22,7 +22,7 @@ pub(super) fn numa_balancing(seen: &Observed) -> CheckResult {
     let large = vms
         .filter(|vm| vm.nodes.len() > 1 || memory(vm) >= LARGE_VM_BYTES)
         .count() as u64;
-    if matches!(seen.host.numa_balancing.as_str(), "" | "0") || large == 0 {
+    if matches!(seen.text(NUMA_BALANCING), "" | "0") || large == 0 {
         return pass("off, or no VM is large");
     }
     let fact = format!("on, with {} of many NUMA nodes or much memory", counted(large, "VM"));

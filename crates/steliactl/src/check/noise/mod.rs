@@ -255,16 +255,10 @@ impl Noise {
 
     /// What disturbs VMs, by reason and VMs, with a fix below all of one reason; then what is not known.
     pub(super) fn blocks(&self) -> Vec<Block> {
-        let block = |label, subject: &str, fact: &str, effect, fix: &str| Block {
-            label,
-            subject: subject.to_owned(),
-            fact: fact.to_owned(),
-            effect,
-            fix: fix.to_owned(),
+        let fail = |subject: &str, fact: &str, fix: &str| Block::new(FAIL, subject, fact, "", fix);
+        let note = |subject: &str, fact: &str, effect, fix: &str| {
+            Block::new(("NOTE", Meaning::Attention), subject, fact, effect, fix)
         };
-        let fail = |subject: &str, fact: &str, fix| block(FAIL, subject, fact, "", fix);
-        let note =
-            |subject: &str, fact: &str, effect, fix| block(("NOTE", Meaning::Attention), subject, fact, effect, fix);
         let mut all = Vec::new();
         for ((why, fix), sources) in group_by_key(self.disturbing().map(|one| ((&one.text, one.fix), one))) {
             for (whose, facts) in group_by_key(sources.iter().map(|one| (one.whose(), one.fact()))) {

@@ -15,8 +15,9 @@ use stelia_kubelet::home::Search;
 use stelia_model::Instance;
 use tokio::time::{Instant, sleep};
 
-use crate::check::noise::{self, Noise};
-use crate::check::{doctor, ledger, printed, verify};
+use crate::check::doctor::{self, Examined};
+use crate::check::verify::{self, Verified};
+use crate::check::{ledger, noise, printed};
 use crate::shared::daemon::{Client, Failure, Selected, is_in_trouble};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::rates;
@@ -40,15 +41,6 @@ const PROGRAMS: [(&str, &str, &str); 3] = [
         "journalctl --quiet --no-pager --lines=50 --unit=steliad --unit=steliad-quiet",
     ),
 ];
-
-/// Everything, and nothing is cut.
-const STYLE: TextStyle = TextStyle {
-    legend: true,
-    wide: false,
-    width: None,
-    is_terminal: false,
-    coloured: false,
-};
 
 /// As JSON a member for each section. Nothing in it is secret: of the guests' processes only the names.
 #[derive(Debug, Default, Serialize)]
@@ -78,7 +70,7 @@ impl Render for Report {
 impl Report {
     /// Adds an answer, or why there is none. Nothing is cut: it is for a ticket.
     fn add<T: Render>(&mut self, name: &str, heading: &str, answer: Result<T, Failure>) {
-        self.add_with(name, heading, answer, STYLE, |_| Vec::new());
+        self.add_with(name, heading, answer, |_, _| Vec::new());
     }
 
     /// The same with what the answer found. What is wrong on the node is told by the first section that finds it.
@@ -87,17 +79,20 @@ impl Report {
         name: &str,
         heading: &str,
         answer: Result<T, Failure>,
-        style: TextStyle,
-        findings: impl FnOnce(&T) -> Vec<Block>,
+        findings: impl FnOnce(&T, TextStyle) -> Vec<Block>,
     ) {
         let json = |answer: &T| serde_json::to_value(answer).map_err(|cause| Failure::Other(cause.to_string()));
         let (json, answer) = match answer.and_then(|answer| Ok((json(&answer)?, answer))) {
             Ok(answer) => answer,
             Err(failure) => return self.missing.push(format!("{heading}: {failure}")),
         };
+        let style = TextStyle::from(true);
         self.json.insert(name.to_owned(), json);
         self.text += &format!("== {heading} ==\n{}\n\n", answer.text(style).trim_end());
-        let failed: Vec<Block> = findings(&answer).into_iter().filter(|one| one.label == FAIL).collect();
+        let failed: Vec<Block> = findings(&answer, style)
+            .into_iter()
+            .filter(|one| one.label == FAIL)
+            .collect();
         if failed.is_empty() {
             let failure = answer.failure().map(|failure| format!("{heading}: {failure}"));
             self.wrong.extend(failure);
@@ -138,25 +133,17 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
     }
     progress("report: readiness of the node");
     let doctor = doctor::gather(root, described.clone()).await;
-    let verbose = TextStyle { wide: true, ..STYLE };
-    report.add_with("doctor", "Readiness of the node", Ok(doctor), verbose, |one| {
-        one.blocks(STYLE)
-    });
+    report.add_with("doctor", "Readiness of the node", Ok(doctor), Examined::blocks);
     let client = client.as_ref().ok().filter(|_| described.is_ok());
     if let (Some(client), Some(all)) = (client, &all) {
         let description = &all.described;
         progress("report: verification");
         let verified = verify::gather(client, roots, all, Default::default()).await;
-        report.add_with("verify", "Verification", verified, STYLE, |one| one.blocks(STYLE));
+        report.add_with("verify", "Verification", verified, Verified::blocks);
         progress("report: interrupts");
         let noise = noise::gather(roots, all).await;
-        report.add_with(
-            "noise",
-            "Interrupts and kernel threads",
-            Ok(noise),
-            STYLE,
-            Noise::blocks,
-        );
+        let heading = "Interrupts and kernel threads";
+        report.add_with("noise", heading, Ok(noise), |one, _| one.blocks());
         report.add("status", "Node", Ok(Status::of(description, String::new())));
         report.add("list", "VMs", Ok(Vms::of(all, false)));
         progress("report: load");

@@ -30,15 +30,9 @@ fn the_text_has_every_section_and_no_control_characters_and_json_a_member_for_ea
     report.add("kubelet_config", "kubelet's configuration", Ok(Listing(kubelet)));
     report.add("journal", "Journal", Ok(Listing(json!("a\x1b[2J\nb\n"))));
     report.add::<Listing>("ledger", "Ledger", Err(Failure::Other("it is off\x1b".to_owned())));
-    let block = |label, subject: &str, fact: &str| Block {
-        label,
-        subject: subject.to_owned(),
-        fact: fact.to_owned(),
-        effect: "",
-        fix: String::new(),
-    };
+    let block = |label, subject: &str, fact: &str| Block::new(label, subject, fact, "", "");
     let mut find = |heading: &str, blocks: Vec<Block>| {
-        report.add_with("x", heading, Ok(Listing(json!(""))), STYLE, |_| blocks);
+        report.add_with("x", heading, Ok(Listing(json!(""))), |_, _| blocks);
     };
     find(
         "Readiness",

@@ -95,13 +95,7 @@ impl Verified {
         if same.iter().any(|other| other.fix != first.fix) && !first.fix.is_empty() {
             text += "; the fix is that of the first";
         }
-        Block {
-            label,
-            subject,
-            fact: text,
-            effect: first.effect,
-            fix: first.fix.clone(),
-        }
+        Block::new(label, subject, text, first.effect, &first.fix)
     }
 
     /// `189 of 200 VMs verified in the kernel. Failed: the node, 2 VMs. 10 waiting. 1 released.`

@@ -43,6 +43,22 @@ pub(crate) struct Block {
 }
 
 impl Block {
+    pub(crate) fn new(
+        label: (&'static str, Meaning),
+        subject: impl Into<String>,
+        fact: impl Into<String>,
+        effect: &'static str,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self {
+            label,
+            subject: subject.into(),
+            fact: fact.into(),
+            effect,
+            fix: fix.into(),
+        }
+    }
+
     /// The label with subject and fact; below these what follows and what to do.
     pub(crate) fn text(&self, style: TextStyle) -> String {
         let row = |label: String, text: &str, meaning| facts(&[(label, text.to_owned(), meaning)], style);
@@ -80,13 +96,7 @@ mod tests {
 
     #[test]
     fn the_fix_is_below_the_fact_and_nothing_controls_the_terminal() {
-        let block = |fact: &str, fix: &str| Block {
-            label: FAIL,
-            subject: "a\x1b".to_owned(),
-            fact: fact.to_owned(),
-            effect: "",
-            fix: fix.to_owned(),
-        };
+        let block = |fact, fix| Block::new(FAIL, "a\x1b", fact, "", fix);
         assert_eq!(
             block("one two three four five six seven", "run it").text(columns(34)),
             "FAIL  a?: one two three four five\n      six seven\n      fix     run it\n"

@@ -42,17 +42,13 @@ fn shape(nodes: u32, cores: u32, threads: u32) -> Topology {
 
 /// A node on which every check passes: 2 NUMA nodes, 4 cores, 8 CPUs, siblings 4 apart.
 fn fit() -> Observed {
-    let host = Host {
-        controllers: "cpuset cpu io memory pids".to_owned(),
-        release: "6.12.9+deb13-amd64".to_owned(),
-        has_exclusive: Some(true),
-        systemd: Some(257),
-        has_kvm: true,
-        command_line: String::new(),
-        numa_balancing: String::new(),
-        has_runner_socket: true,
-        has_tracing: true,
-    };
+    let texts = [
+        (CONTROLLER_NAMES, "cpuset cpu io memory pids\n"),
+        (RELEASE, "6.12.9+deb13-amd64\n"),
+        (KVM, ""),
+        (SOCKET, ""),
+        (TRACING, ""),
+    ];
     let cpus = |text: &str| text.parse().unwrap();
     let kubelet = KubeletConfig {
         cpu_manager_policy: "static".to_owned(),
@@ -69,7 +65,9 @@ fn fit() -> Observed {
     };
     let topology = shape(2, 2, 2);
     Observed {
-        host,
+        texts: texts.map(|(file, text)| (file, text.to_owned())).into(),
+        has_exclusive: Some(true),
+        systemd: Some(257),
         machine: Some(machine(&topology, &[].into(), &numa_nodes(2))),
         topology: Ok(topology),
         kubelet: Ok(kubelet),
@@ -141,6 +139,14 @@ fn state(seen: &mut Observed) -> &mut CpuManagerState {
     seen.files.cpus.as_mut().unwrap().as_mut().unwrap()
 }
 
+fn has(seen: &mut Observed, file: &'static str, text: &str) {
+    seen.texts.insert(file, text.to_owned());
+}
+
+fn absent(seen: &mut Observed, file: &str) {
+    seen.texts.remove(file);
+}
+
 /// The daemon does not run.
 fn alone(seen: &mut Observed) {
     seen.described = Err(Failure::NotRunning);
@@ -191,16 +197,16 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
 }
 
 #[rstest]
-#[case::no_cgroup2("cgroup", Outcome::Fail, |f: &mut Observed| f.host.controllers.clear())]
+#[case::no_cgroup2("cgroup", Outcome::Fail, |f: &mut Observed| absent(f, CONTROLLER_NAMES))]
 #[case::two_homes("kubelet-home", Outcome::Fail, |f: &mut Observed| f.home = Err("which is not clear".into()))]
 #[case::cgroup_root("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| told(f).cgroup_root = "/k8s-infra".into())]
 #[case::no_pods_cgroups("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| {
     told(f).cgroups_per_qos = false;
     told(f).enforce_node_allocatable = Vec::new();
 })]
-#[case::no_cpuset("cgroup", Outcome::Fail, |f: &mut Observed| f.host.controllers = "cpu".into())]
-#[case::old_kernel("kernel", Outcome::Warn, |f: &mut Observed| f.host.has_exclusive = Some(false))]
-#[case::old_systemd("systemd", Outcome::Fail, |f: &mut Observed| f.host.systemd = Some(249))]
+#[case::no_cpuset("cgroup", Outcome::Fail, |f: &mut Observed| has(f, CONTROLLER_NAMES, "cpu"))]
+#[case::old_kernel("kernel", Outcome::Warn, |f: &mut Observed| f.has_exclusive = Some(false))]
+#[case::old_systemd("systemd", Outcome::Fail, |f: &mut Observed| f.systemd = Some(249))]
 #[case::a_misspelt_key("kubelet", Outcome::Warn, |f: &mut Observed| told(f).warnings = parsed("reservedCpus: 0").unwrap().warnings)]
 #[case::a_gate_of_another_version("kubelet", Outcome::Warn, |f: &mut Observed| { told(f).feature_gates.insert("CPUManager".into(), true); })]
 #[case::an_unreadable_configuration("kubelet", Outcome::Fail, |f: &mut Observed| f.kubelet = Err(parsed("reservedSystemCPUs: 0").unwrap_err()))]
@@ -209,15 +215,15 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
 #[case::nothing_reserved("kubelet-policy", Outcome::Warn, |f: &mut Observed| { ours(f); f.allocator.reserved = CpuSet::new(); f.kubelet = Err(ConfigError::NotRunning) })]
 #[case::policy_none("kubelet-policy", Outcome::Fail, |f: &mut Observed| { f.kubelet = Ok(KubeletConfig::default()); state(f).policy = "none".into() })]
 #[case::siblings_apart("cpus", Outcome::Warn, |f: &mut Observed| told(f).cpu_manager_policy_options.clear())]
-#[case::isolated_at_boot("isolcpus", Outcome::Warn, |f: &mut Observed| f.host.command_line = "isolcpus=1,5".into())]
-#[case::shared_cpus_isolated_at_boot("isolcpus", Outcome::Fail, |f: &mut Observed| f.host.command_line = "isolcpus=2,6".into())]
+#[case::isolated_at_boot("isolcpus", Outcome::Warn, |f: &mut Observed| has(f, COMMAND_LINE, "isolcpus=1,5"))]
+#[case::shared_cpus_isolated_at_boot("isolcpus", Outcome::Fail, |f: &mut Observed| has(f, COMMAND_LINE, "isolcpus=2,6"))]
 #[case::two_give_cpus("dra-driver", Outcome::Warn, |f: &mut Observed| f.cpu_drivers.push("dra.cpu".into()))]
-#[case::no_kvm("kvm", Outcome::Warn, |f: &mut Observed| f.host.has_kvm = false)]
+#[case::no_kvm("kvm", Outcome::Warn, |f: &mut Observed| absent(f, KVM))]
 #[case::a_container_outside_its_pod("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| f.misplaced = Some((3, ProcessPlace::OutsideOfPods("/k8s.io/ab".into()))))]
 #[case::a_container_of_docker("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| f.misplaced = Some((3, ProcessPlace::Docker("docker-ab.scope".into()))))]
 #[case::no_daemon("daemon", Outcome::Warn, |f: &mut Observed| alone(f))]
-#[case::no_socket("runner-socket", Outcome::Fail, |f: &mut Observed| f.host.has_runner_socket = false)]
-#[case::isolcpus_in_our_pool("isolcpus", Outcome::Fail, |f: &mut Observed| { ours(f); f.kubelet = Err(ConfigError::NotRunning); f.host.command_line = "isolcpus=2".into() })]
+#[case::no_socket("runner-socket", Outcome::Fail, |f: &mut Observed| absent(f, SOCKET))]
+#[case::isolcpus_in_our_pool("isolcpus", Outcome::Fail, |f: &mut Observed| { ours(f); f.kubelet = Err(ConfigError::NotRunning); has(f, COMMAND_LINE, "isolcpus=2") })]
 #[case::an_unusable_file("kubelet-state", Outcome::Fail, |f: &mut Observed| problem(f, ReasonCode::KubeletUnusable))]
 #[case::keys_of_a_newer_kubelet("kubelet-state", Outcome::Warn, |f: &mut Observed| problem(f, ReasonCode::KubeletUnknownKeys))]
 #[case::a_silent_systemd("systemd-silent", Outcome::Fail, |f: &mut Observed| problem(f, ReasonCode::SystemdSilent))]
@@ -297,7 +303,7 @@ fn what_does_not_pass_is_told_and_each_cause_once() {
     let mut seen = fit();
     seen.kubelet = Err(ConfigError::NotRunning);
     seen.files.cpus = Ok(None);
-    seen.host.has_runner_socket = false;
+    absent(&mut seen, SOCKET);
     alone(&mut seen);
     insta::assert_snapshot!(screen(&seen, false));
     let verbose = screen(&seen, true);
@@ -348,7 +354,8 @@ fn an_empty_root_is_a_node_that_is_not_ready_and_json_has_all_checks() {
 #[test]
 fn a_kernel_of_which_nothing_is_known_is_not_called_old() {
     let mut seen = fit();
-    (seen.host.release, seen.host.has_exclusive) = (String::new(), None);
+    absent(&mut seen, RELEASE);
+    seen.has_exclusive = None;
     assert_eq!(named(&seen, "kernel").outcome, Outcome::Note);
 }
 
@@ -361,30 +368,21 @@ fn read(root: &Path) -> Observed {
 fn the_files_of_a_host_are_read_and_a_process_in_the_wrong_place_is_found() {
     let process = |begins: &str, end: &str| format!("0::{begins}{}{end}\n", "ab".repeat(32));
     let root = folder(&[
-        ("sys/fs/cgroup/cgroup.controllers", "cpuset cpu\n"),
+        (CONTROLLER_NAMES, "cpuset cpu\n"),
         ("sys/fs/cgroup/system.slice/cpuset.cpus.partition", "member\n"),
         ("usr/lib64/systemd/libsystemd-shared-249.9-1.so", ""),
-        ("proc/sys/kernel/osrelease", "6.12.9+deb13-amd64\n"),
-        ("proc/cmdline", "quiet isolcpus=2\n"),
+        (RELEASE, "6.12.9+deb13-amd64\n"),
+        (COMMAND_LINE, "quiet isolcpus=2\n"),
         ("proc/3/cgroup", &process("/kubepods.slice/docker-", ".scope")),
         ("proc/4/cgroup", &process("/k8s.io/", "")),
-        ("dev/kvm", ""),
-        ("run/stelia/runner/socket", ""),
+        (KVM, ""),
+        (SOCKET, ""),
     ]);
     let seen = read(root.path());
-    let host = &seen.host;
-    let texts = [
-        &host.controllers,
-        &host.release,
-        &host.command_line,
-        &host.numa_balancing,
-    ];
+    let texts = [CONTROLLER_NAMES, RELEASE, COMMAND_LINE, NUMA_BALANCING].map(|file| seen.text(file));
     assert_eq!(texts, ["cpuset cpu", "6.12.9+deb13-amd64", "quiet isolcpus=2", ""]);
-    assert_eq!((host.systemd, host.has_exclusive), (Some(249), Some(false)));
-    assert_eq!(
-        [host.has_kvm, host.has_runner_socket, host.has_tracing],
-        [true, true, false]
-    );
+    assert_eq!((seen.systemd, seen.has_exclusive), (Some(249), Some(false)));
+    assert_eq!([KVM, SOCKET, TRACING].map(|file| seen.has(file)), [true, true, false]);
     assert!(matches!(seen.misplaced, Some((3, ProcessPlace::Docker(_)))), "{seen:?}");
     fs::remove_file(root.path().join("proc/3/cgroup")).unwrap();
     let place = read(root.path()).misplaced;
@@ -422,7 +420,7 @@ fn the_last_isolcpus_counts_and_its_flags_are_no_cpus() {
         ("nohz,managed_irq,2", Outcome::Pass),
     ] {
         let mut seen = fit();
-        seen.host.command_line = format!("quiet isolcpus={value}");
+        has(&mut seen, COMMAND_LINE, &format!("quiet isolcpus={value}"));
         assert_eq!(named(&seen, "isolcpus").outcome, outcome, "{value}");
     }
 }

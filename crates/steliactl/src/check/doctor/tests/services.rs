@@ -30,7 +30,7 @@ fn remaining(seen: &mut Observed, why: RemainingCause) {
 #[case::no_answer("not-steered", Outcome::Warn, |f: &mut Observed| problem(f, ReasonCode::NotSteered))]
 #[case::a_ledger_that_is_off("ledger", Outcome::Note, |f: &mut Observed| ledger(f).enabled = false)]
 #[case::a_ledger_that_cannot_be_written("ledger-not-kept", Outcome::Warn, |f: &mut Observed| problem(f, ReasonCode::LedgerNotKept))]
-#[case::no_tracing("ledger", Outcome::Note, |f: &mut Observed| f.host.has_tracing = false)]
+#[case::no_tracing("ledger", Outcome::Note, |f: &mut Observed| absent(f, TRACING))]
 fn what_is_amiss_is_told_and_nothing_else_is(#[case] name: &str, #[case] outcome: Outcome, #[case] change: Change) {
     let mut seen = fit();
     change(&mut seen);

@@ -167,7 +167,7 @@ fn numa_balancing_matters_for_large_vms_alone() {
         let told = seen.described.as_mut().unwrap();
         told.locality.instances.insert(POD.to_owned(), vm);
         assert_eq!(wrong(&seen), []);
-        seen.host.numa_balancing = "1".to_owned();
+        has(&mut seen, NUMA_BALANCING, "1");
         assert_eq!(named(&seen, "numa-balancing").outcome, outcome);
     }
 }
