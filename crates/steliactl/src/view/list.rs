@@ -111,8 +111,10 @@ impl Render for Vms<'_> {
         let vms = match self.vms.as_slice() {
             [] => match described.node.instances.len() as u64 {
                 0 => "No VMs.\n".to_owned(),
-                all if self.selected.selection.is_all() => format!("No VM has a problem ({}).\n", counted(all, "VM")),
-                _ if self.only_problems => "None of these VMs has a problem.\n".to_owned(),
+                _ if self.only_problems => {
+                    let all = counted(self.selected.vms.len() as u64, "VM");
+                    format!("No VM has a problem ({all}).\n")
+                }
                 all => format!("No VM matches ({} on this node).\n", counted(all, "VM")),
             },
             vms => table(&COLUMNS, vms.iter().map(|one| one.vm), style),

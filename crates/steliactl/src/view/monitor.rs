@@ -1,16 +1,14 @@
 //! `monitor`: the daemon's signals as they come, one per line.
 
 use serde_json::{Map, Value, json};
-use stelia_api::{MANAGER_PATH, Reason, ReasonCode, instance_uid};
+use stelia_api::{MANAGER_PATH, ReasonCode, instance_uid};
 use zbus::fdo;
 use zbus::message::Message;
 
+use super::list::Vms;
 use crate::shared::daemon::signals::{self, End, Received, Signals};
-use crate::shared::daemon::{
-    Client, Condition, Failure, Pods, Selected, Selection, fact, former_since, is_in_trouble, reason_of, reasons,
-    restart,
-};
-use crate::shared::output::{self, Form, Meaning, OutputOptions, TextStyle, facts, printable};
+use crate::shared::daemon::{Client, Failure, Pods, Selected, Selection, fact, reason_of};
+use crate::shared::output::{self, Form, Meaning, OutputOptions, Render, facts, printable};
 
 const APPEARED: &str = "DaemonAppeared";
 const VANISHED: &str = "DaemonVanished";
@@ -85,9 +83,10 @@ impl Event {
             VANISHED => Failure::NotRunning.to_string(),
             NEW => "registered".to_owned(),
             REMOVED => "released or ended".to_owned(),
-            PROBLEM_FOUND => serde_json::from_value(self.json["problem"].clone())
-                .map(problem)
-                .unwrap_or_default(),
+            PROBLEM_FOUND => {
+                let problem = serde_json::from_value(self.json["problem"].clone());
+                format!("problem: {}", problem.map_or(String::new(), |problem| fact(&problem)))
+            }
             PROBLEM_OVER => {
                 let code = member(&self.json, "code");
                 let fact = ReasonCode::parse(code).map(ReasonCode::fact);
@@ -97,22 +96,26 @@ impl Event {
         }
     }
 
-    /// Its line of JSON; `time` is microseconds since the epoch.
-    fn object(&self, time: u64, pods: &Pods) -> Result<String, Failure> {
-        let mut object = self.pod.as_ref().map(|uid| pods.get(uid).members()).unwrap_or_default();
-        object.insert("time_us".to_owned(), time.into());
-        object.extend(self.json.as_object().cloned().unwrap_or_default());
-        Ok(Form::JsonLine.write(&object)?)
+    /// With when it was, microseconds since the epoch, and whose it is: JSON on one line, or text, of which a narrow terminal has several.
+    fn written(&self, time: u64, output: OutputOptions, pods: &Pods) -> Result<String, Failure> {
+        let pod = self.pod.as_ref().map(|uid| pods.get(uid));
+        if output.form.is_data() {
+            let mut object = pod.map(|pod| pod.members()).unwrap_or_default();
+            object.insert("time_us".to_owned(), time.into());
+            object.extend(self.json.as_object().cloned().unwrap_or_default());
+            return Ok(Form::JsonLine.write(&object)?);
+        }
+        let clock = output::time(time).get(11..19).unwrap_or_default().to_owned();
+        let whose = pod.map_or_else(|| "node".to_owned(), |pod| pod.to_string());
+        let label = printable(&format!("{clock}  {whose}"));
+        let line = Some((label, self.words(), Meaning::Plain)).filter(|(_, words, _)| !words.is_empty());
+        Ok(facts(line.as_slice(), output.style))
     }
 }
 
 /// A string; empty when it is absent or not a string.
 fn member<'a>(object: &'a Value, name: &str) -> &'a str {
     object[name].as_str().unwrap_or_default()
-}
-
-fn problem(problem: Reason) -> String {
-    format!("problem: {}", fact(&problem))
 }
 
 /// Properties that changed: of a VM the new state and why, what is wrong with it, and its CPUs.
@@ -137,39 +140,6 @@ fn changes(properties: &Value) -> String {
     words.join(", ")
 }
 
-/// A line of text, on a narrow terminal several: when it was, microseconds since the epoch, whose it is, and what happened.
-fn line(time: u64, pod: Option<&str>, words: &str, pods: &Pods, style: TextStyle) -> String {
-    let clock = output::time(time).get(11..19).unwrap_or_default().to_owned();
-    let whose = pod.map_or_else(|| "node".to_owned(), |uid| pods.get(uid).to_string());
-    facts(
-        &[(
-            printable(&format!("{clock}  {whose}")),
-            words.to_owned(),
-            Meaning::Plain,
-        )],
-        style,
-    )
-}
-
-/// What is wrong already: the node's problems, unless only VMs are watched, VMs in trouble, and VMs that were released, each with its pod.
-/// The last says that it is watched.
-fn present(selected: &Selected) -> Vec<(Option<&str>, String)> {
-    let described = &selected.described;
-    let problems = described.problems.iter().filter(|_| selected.selection.is_all());
-    let troubled = selected.vms.iter().filter(|vm| is_in_trouble(vm)).map(|vm| {
-        let reasons: Vec<&str> = reasons(vm).map(|reason| reason.text.as_str()).collect();
-        let words = format!("{}: {}", Condition::of(vm), reasons.join("; "));
-        (Some(vm.pod.as_str()), words)
-    });
-    let released = selected.former.iter().map(|(pod, ended_us)| {
-        let what = former_since(*ended_us, output::now());
-        (Some(pod.pod_uid.as_str()), format!("{what}; {}", restart(described)))
-    });
-    let problems = problems.map(|one| (None, problem(one.clone())));
-    let all = problems.chain(troubled).chain(released);
-    all.chain([(None, "watching for changes".to_owned())]).collect()
-}
-
 /// Whether an event is of a selected VM. With states only its changes to them are; that the daemon appears or vanishes always is.
 fn selects(selection: &Selection, event: &Event, pods: &Pods) -> bool {
     if selection.is_all() || [APPEARED, VANISHED].contains(&event.name()) {
@@ -185,8 +155,8 @@ fn selects(selection: &Selection, event: &Event, pods: &Pods) -> bool {
     event.pod.as_ref().is_some_and(is_selected) && (!selection.names_states() || to_state() == Some(true))
 }
 
-/// Prints events until interrupted, or until standard output has no reader; as text, what is wrong already comes first. The daemon is not
-/// started for it.
+/// Prints events until interrupted, or until standard output has no reader; as text, a list of what is wrong already comes first. The daemon
+/// is not started for it.
 ///
 /// # Errors
 /// A running daemon does not answer at first, or none of its VMs is selected; the connection ended, or standard output cannot be written.
@@ -223,21 +193,11 @@ pub(crate) async fn run(client: &Client, selection: &Selection, output: OutputOp
                 Err(failure) => output::note(&failure.to_string()),
             }
         }
-        let (time, event) = (output::now(), event.filter(|one| selects(selection, one, &pods)));
-        let text = if output.form.is_data() {
-            event
-                .map(|one| one.object(time, &pods))
-                .transpose()?
-                .unwrap_or_default()
-        } else {
-            let lines = event.iter().map(|one| (one.pod.as_deref(), one.words()));
-            let lines = lines
-                .chain(now.iter().flat_map(present))
-                .filter(|(_, words)| !words.is_empty());
-            lines
-                .map(|(pod, words)| line(time, pod, &words, &pods, output.style))
-                .collect()
-        };
+        let event = event.filter(|one| selects(selection, one, &pods));
+        let written = event.map(|one| one.written(output::now(), output, &pods)).transpose()?;
+        let wrong = now.filter(|_| !output.form.is_data());
+        let wrong = wrong.map(|selected| Vms::of(&selected, true).text(output.style));
+        let text = written.unwrap_or_default() + &wrong.unwrap_or_default();
         if !text.is_empty() && !signals::print(&text)? {
             return Ok(String::new());
         }
@@ -259,7 +219,7 @@ mod tests {
 
     use super::*;
     use crate::shared::daemon::Pod;
-    use crate::tests::fixtures::columns;
+    use crate::shared::output::TextStyle;
 
     const OBJECT: &str = "/io/stelia/Isolation1/instance/aaa";
     const TIME: u64 = 951_827_696_000_007;
@@ -278,11 +238,17 @@ mod tests {
         Event::of(&message.build(body).unwrap())
     }
 
-    fn text(event: Option<Event>) -> Option<String> {
+    fn written(event: &Event, form: Form, width: Option<usize>, pods: &Pods) -> String {
+        let style = TextStyle {
+            width,
+            ..TextStyle::default()
+        };
+        event.written(TIME, OutputOptions { form, style }, pods).unwrap()
+    }
+
+    fn text(event: Option<Event>) -> String {
         let pods = [crate::tests::fixtures::pod("aaa", "team-a/web")].into_iter().collect();
-        let (event, style) = (event.unwrap(), TextStyle::default());
-        let words = event.words();
-        (!words.is_empty()).then(|| line(TIME, event.pod.as_deref(), &words, &pods, style))
+        written(&event.unwrap(), Form::Text, Some(70), &pods)
     }
 
     #[test]
@@ -312,7 +278,7 @@ mod tests {
             of_manager("NodeProblemOver", &("kubelet-unusable",)),
             Some(Event::daemon(false)),
         ];
-        let lines: Vec<String> = lines.into_iter().filter_map(text).collect();
+        let lines: Vec<String> = lines.into_iter().map(text).collect();
         insta::assert_snapshot!(lines.concat(), @r"
         12:34:56  team-a/web  isolated
         12:34:56  team-a/web  degraded: CPU 2 is offline?[2J
@@ -325,26 +291,15 @@ mod tests {
         // A problem of the node is an event of its own.
         assert_eq!(
             text(changed(MANAGER_PATH, &[("AdmissionProblem", Variant::from("x"))])),
-            None
+            ""
         );
-    }
-
-    #[test]
-    fn what_is_wrong_already_is_told_as_events() {
-        let mut described = crate::shared::daemon::node::testing::node();
-        described.problems = vec![Reason::of_node(ReasonCode::NotWatched, "no watch is left")];
-        let pods = Pods::of(&described);
-        let selected = Selected::all(described);
-        let lines = present(&selected).into_iter();
-        let lines = lines.map(|(pod, words)| line(TIME, pod, &words, &pods, columns(80)));
-        insta::assert_snapshot!(lines.collect::<String>());
     }
 
     #[test]
     fn json_is_one_object_a_line() {
         let path = zbus::ObjectPath::try_from(OBJECT).unwrap();
         let new = of_manager("InstanceNew", &("aaa", path)).unwrap();
-        let written = |event: Event| event.object(TIME, &Pods::default()).unwrap();
+        let written = |event: Event| written(&event, Form::Json, None, &Pods::default());
         assert_eq!(
             written(new),
             concat!(
@@ -382,10 +337,6 @@ mod tests {
         let message = Message::signal(MANAGER_PATH, "org.example.Other", "InstanceNew");
         assert_eq!(Event::of(&message.build(&("aaa",)).unwrap()), None);
         // A newer daemon has other codes.
-        assert!(
-            text(of_manager("NodeProblemFound", &("no-such-code", "x", "y")))
-                .unwrap()
-                .ends_with("node  problem: x\n")
-        );
+        assert!(text(of_manager("NodeProblemFound", &("no-such-code", "x", "y"))).ends_with("node  problem: x\n"));
     }
 }

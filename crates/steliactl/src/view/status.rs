@@ -75,20 +75,10 @@ impl Status {
         let lines = lines.into_iter().chain(more);
         let lines = lines.map(|(name, text, meaning)| (format!("  {name}"), text, meaning));
         let lines: Vec<Fact> = lines.collect();
-        let is_well = if problems.is_empty() {
-            Meaning::Good
-        } else {
-            Meaning::Broken
-        };
-        let state = is_well.paint("running", style);
-        let host = if self.host.is_empty() {
-            ""
-        } else {
-            &format!("{}: ", self.host)
-        };
-        let heading = printable(&format!("{host}steliad {}", self.description.version));
-        let (above, below) = (node_lines(problems, style), facts(&lines, style));
-        format!("{above}{heading} is {state}\n{below}")
+        let host = Some(&self.host).filter(|host| !host.is_empty());
+        let host = host.map_or(String::new(), |host| format!("{host}: "));
+        let heading = printable(&format!("{host}steliad {} is running", self.description.version));
+        format!("{}{heading}\n{}", node_lines(problems, style), facts(&lines, style))
     }
 
     fn cpus(&self) -> String {

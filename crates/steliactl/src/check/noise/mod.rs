@@ -18,7 +18,7 @@ use super::{first_few, group_by_key};
 use crate::shared::daemon::{Description, FORMER, Pod, Selected, is_reported, restart, whose, whose_former};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{Fired, interrupts, measured};
-use crate::shared::output::{Block, Column, FAIL, Meaning, Render, TextStyle, column, counted, paragraph, table};
+use crate::shared::output::{Block, FAIL, NOTE, Render, TextStyle, counted, paragraph};
 
 /// Prefix of the name of a workqueue's rescuer, a thread that runs only when memory is short.
 const RESCUER: &str = "kworker/R-";
@@ -206,22 +206,6 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
     }
 }
 
-const SOURCES: [Column<Source>; 7] = [
-    column("SOURCE", |one: &Source| one.source.clone()),
-    column("NAME", |one: &Source| one.name.clone()).yields(1).shortens(),
-    column("VM", |one: &Source| one.whose()).yields(2).shortens(),
-    column("CPUS", |one: &Source| one.cpus.to_string()).yields(1),
-    column("PER SECOND", |one: &Source| number(one.per_second)).right(),
-    column("SEEN", |one: &Source| number(one.count)).right(),
-    column("REASON", |one: &Source| {
-        if one.disturbs { one.reason } else { "harmless" }.to_owned()
-    }),
-];
-
-fn number(count: Option<u64>) -> String {
-    count.map(|count| count.to_string()).unwrap_or_default()
-}
-
 impl Source {
     fn new(source: String, name: &str, reason: &'static str, fix: &'static str) -> Self {
         Self {
@@ -256,9 +240,7 @@ impl Noise {
     /// What disturbs VMs, by reason and VMs, with a fix below all of one reason; then what is not known.
     pub(super) fn blocks(&self) -> Vec<Block> {
         let fail = |subject: &str, fact: &str, fix: &str| Block::new(FAIL, subject, fact, "", fix);
-        let note = |subject: &str, fact: &str, effect, fix: &str| {
-            Block::new(("NOTE", Meaning::Attention), subject, fact, effect, fix)
-        };
+        let note = |subject: &str, fact: &str, effect, fix: &str| Block::new(NOTE, subject, fact, effect, fix);
         let mut all = Vec::new();
         for ((why, fix), sources) in group_by_key(self.disturbing().map(|one| ((&one.text, one.fix), one))) {
             for (whose, facts) in group_by_key(sources.iter().map(|one| (one.whose(), one.fact()))) {
@@ -276,12 +258,9 @@ impl Noise {
             all.push(note("node", problem, effect, self.fix_of_problem));
         }
         if !self.is_counted {
+            let label = if self.is_unknown() { FAIL } else { NOTE };
             let fact = format!("{UNCOUNTED}: /proc/interrupts cannot be read");
-            all.push(if self.is_unknown() {
-                fail("node", &fact, "")
-            } else {
-                note("node", &fact, "", "")
-            });
+            all.push(Block::new(label, "node", fact, "", ""));
         }
         let offline = self
             .vms
@@ -304,33 +283,23 @@ impl Noise {
         (!disturbed.is_empty()).then(|| format!("{} of {all} disturbed", disturbed.len()))
     }
 
-    /// `1 of 2 VMs disturbed. Not counted: 1 VM. 3 harmless sources (-o wide).`
+    /// `1 of 2 VMs disturbed. Not counted: 1 VM. 3 harmless sources (-o json).`
     fn summary(&self, style: TextStyle) -> String {
         let of_vms = |count: usize| counted(count as u64, "VM");
         let measured = self.vms.iter().filter(|vm| vm.interrupts_per_second.is_some()).count();
-        let (unmeasured, harmless) = (
-            self.vms.len() - measured,
-            self.sources.len() - self.disturbing().count(),
-        );
-        let mut parts = Vec::new();
-        match self.disturbed() {
-            _ if self.vms.is_empty() => parts.push("No VM has CPUs of its own: nothing was counted".to_owned()),
-            Some(disturbed) => parts.push(disturbed),
-            None if measured > 0 => {
-                let time = MEASURE_INTERVAL.as_secs();
-                parts.push(format!("No device interrupted {} for {time} s", of_vms(measured)));
-            }
-            None => {}
-        }
-        if unmeasured > 0 {
-            parts.push(format!("Not counted: {}", of_vms(unmeasured)));
-        }
-        if self.problem.as_deref() == Some(NOT_REPORTED) {
-            parts.push("Kernel threads are not known".to_owned());
-        }
-        if harmless > 0 && !style.wide {
-            parts.push(format!("{} (-o wide)", counted(harmless as u64, "harmless source")));
-        }
+        let unmeasured = self.vms.len() - measured;
+        let harmless = (self.sources.len() - self.disturbing().count()) as u64;
+        let time = MEASURE_INTERVAL.as_secs();
+        let none = || "No VM has CPUs of its own: nothing was counted".to_owned();
+        let calm = || format!("No device interrupted {} for {time} s", of_vms(measured));
+        let parts = [
+            self.vms.is_empty().then(none),
+            self.disturbed().or_else(|| (measured > 0).then(calm)),
+            (unmeasured > 0).then(|| format!("Not counted: {}", of_vms(unmeasured))),
+            (self.problem.as_deref() == Some(NOT_REPORTED)).then(|| "Kernel threads are not known".to_owned()),
+            (harmless > 0).then(|| format!("{} (-o json)", counted(harmless, "harmless source"))),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
         paragraph(&format!("{}.", parts.join(". ")), style)
     }
 
@@ -342,15 +311,10 @@ impl Noise {
 
 impl Render for Noise {
     fn text(&self, style: TextStyle) -> String {
-        let mut parts: Vec<String> = vec![self.blocks().iter().map(|block| block.text(style)).collect()];
-        if style.wide && !self.sources.is_empty() {
-            parts.push(table(&SOURCES, &self.sources, style));
-        }
-        if style.legend {
-            parts.push(self.summary(style));
-        }
-        parts.retain(|part| !part.is_empty());
-        parts.join("\n")
+        let blocks: String = self.blocks().iter().map(|block| block.text(style)).collect();
+        let blank = if style.legend && !blocks.is_empty() { "\n" } else { "" };
+        let summary = style.legend.then(|| self.summary(style)).unwrap_or_default();
+        blocks + blank + &summary
     }
 
     fn failure(&self) -> Option<String> {

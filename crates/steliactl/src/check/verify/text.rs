@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Finding, Kind, RELEASED, Verified};
 use crate::check::{first_few, group_by_key};
 use crate::shared::daemon::{NODE, Pod, age, counted_uids, whose};
-use crate::shared::output::{Block, FAIL, Meaning, Render, TextStyle, counted, natural, paragraph};
+use crate::shared::output::{Block, FAIL, Meaning, NOTE, Render, TextStyle, counted, natural, paragraph};
 
 /// Whom it is about.
 fn subject(pods: &[&Pod]) -> String {
@@ -60,7 +60,7 @@ impl Verified {
         let label = match first.kind {
             _ if first.fails => FAIL,
             Kind::Waiting => ("WAIT", Meaning::Attention),
-            _ => ("NOTE", Meaning::Attention),
+            _ => NOTE,
         };
         let mut pods: Vec<&Pod> = same.iter().map(|one| &one.pod).collect();
         pods.dedup();

@@ -27,6 +27,7 @@ pub(crate) fn facts(facts: &[Fact], style: TextStyle) -> String {
 }
 
 pub(crate) const FAIL: (&str, Meaning) = ("FAIL", Meaning::Broken);
+pub(crate) const NOTE: (&str, Meaning) = ("NOTE", Meaning::Attention);
 
 /// A finding.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use stelia_api::client::OwnedDict;
 use unicode_width::UnicodeWidthStr;
 use zbus::Variant;
 
-pub(crate) use blocks::{Block, FAIL, Fact, facts};
+pub(crate) use blocks::{Block, FAIL, Fact, NOTE, facts};
 pub(crate) use stelia_table::{
     Column, Form, Grid, Meaning, OutputOptions, Render, TextStyle, column, counted, cut, now, paragraph, printable,
     properties, table, width,
