@@ -77,10 +77,10 @@ async fn run(
         } => output_options.print(&doctor::read_state_file(file, root, &Pods::by_logs(root))),
         Command::Doctor { verbose, .. } => {
             // doctor does not start the daemon, which may be the fault.
-            let told = async { client().await?.describe().await }.await;
+            let described = async { client().await?.describe().await }.await;
             let mut options = output_options;
             options.style.wide |= verbose;
-            options.print(&doctor::gather(root, told).await)
+            options.print(&doctor::gather(root, described).await)
         }
         Command::Plan(asked) => plan::run(asked, client, root, output_options).await,
         Command::Status => {

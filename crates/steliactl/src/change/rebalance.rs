@@ -184,8 +184,8 @@ mod tests {
         let mut none = Rebalanced::default();
         assert_eq!(text(&none), "Nothing to move.\n");
         none.reason = UP_TO_KUBELET.to_owned();
-        let told = none.text(columns(80));
-        assert_eq!((told.lines().count(), none.failure()), (1, None), "{told}");
+        let shown = none.text(columns(80));
+        assert_eq!((shown.lines().count(), none.failure()), (1, None), "{shown}");
     }
 
     #[test]

@@ -131,11 +131,11 @@ mod tests {
     fn a_dry_run_lists_the_changes() {
         let of_vm = format!("{}: move thread 7 to /x/float", PODS[0]);
         let plan = [of_vm.as_str(), "-: set CPUWeight=200 of stelia.slice"];
-        let told = text(&answer(json!({"plan": plan}), true));
+        let shown = text(&answer(json!({"plan": plan}), true));
         assert!(
-            told.contains(&of_vm)
-                && told.contains("node: set CPUWeight=200 of stelia.slice\nDry run: steliad would make 2 changes"),
-            "{told}"
+            shown.contains(&of_vm)
+                && shown.contains("node: set CPUWeight=200 of stelia.slice\nDry run: steliad would make 2 changes"),
+            "{shown}"
         );
         // It is done whether or not the VMs are known.
         let alone = Reconciled {

@@ -78,9 +78,9 @@ fn a_released_vm_that_may_run_is_told_by_status_and_is_no_failure_of_verify() {
     };
     assert!(!printed.contains(RELEASED), "it was not asked for: {printed}");
     // Where it alone is asked for.
-    let told = |line: &[&str]| steliactl(a_vm().path(), line);
+    let shown = |line: &[&str]| steliactl(a_vm().path(), line);
     says(
-        &told(&["verify", "relea*"]).unwrap(),
+        &shown(&["verify", "relea*"]).unwrap(),
         &[
             "NOTE  team-a/released: ",
             "0 of 1 VM verified in the kernel. 1 released.",
@@ -91,13 +91,13 @@ fn a_released_vm_that_may_run_is_told_by_status_and_is_no_failure_of_verify() {
         // It is named.
         (&["verify", "released"], "released or ended"),
     ] {
-        let Err(Failure::Partial { printed, code: 1, .. }) = told(line) else {
+        let Err(Failure::Partial { printed, code: 1, .. }) = shown(line) else {
             panic!("less than what is required fails")
         };
         says(&printed, &["FAIL  team-a/released: ", fact, "Failed: 1 VM"]);
     }
     says(
-        &told(&["noise", "relea*"]).unwrap(),
+        &shown(&["noise", "relea*"]).unwrap(),
         &["NOTE  team-a/released: ", "nothing was counted"],
     );
 }

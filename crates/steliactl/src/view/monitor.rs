@@ -284,7 +284,8 @@ mod tests {
         12:34:56  team-a/web  degraded: CPU 2 is offline?[2J
         12:34:56  team-a/web  no longer degraded
         12:34:56  team-a/web  waiting, vCPUs not attached
-        12:34:56  node  problem: cpu_manager_state is unusable: no new VMs; running VMs keep their CPUs
+        12:34:56  node  problem: cpu_manager_state is unusable: no new VMs;
+                        running VMs keep their CPUs
         12:34:56  node  problem solved: cpu_manager_state is unusable
         12:34:56  node  steliad is not running: running VMs stay isolated
         ");

@@ -247,9 +247,9 @@ fn one_reading(
     let vms = described.node.instances.iter();
     let vms = vms.map(|(uid, vm)| (Pod::of(uid, vm), Some(vm)));
     let of_one = |(pod, vm): (Pod, Option<&Arc<Instance>>)| {
-        let (kind, told) = vm.map_or((Kind::Node, &described.problems), |vm| (Kind::Daemon, &vm.degraded));
-        let told = told.iter().map(|reason| Finding::of(pod.clone(), kind, reason));
-        let mut found: Vec<Finding> = told.collect();
+        let (kind, reasons) = vm.map_or((Kind::Node, &described.problems), |vm| (Kind::Daemon, &vm.degraded));
+        let reasons = reasons.iter().map(|reason| Finding::of(pod.clone(), kind, reason));
+        let mut found: Vec<Finding> = reasons.collect();
         let new = |kind, code: &str, text: &str, fix: String| Finding::new(pod.clone(), kind, code, text, fix);
         let own_steps = steps.get(pod.pod_uid.as_str());
         let would_change = own_steps.is_some() || steps.contains_key(NODE);
@@ -261,8 +261,8 @@ fn one_reading(
             new(Kind::Kernel, code, text, Reason::of_node(known, "").fix)
         });
         for unseen in [of_dry_run.collect::<Vec<_>>(), of_kernel.collect()] {
-            let told: Vec<String> = found.iter().map(|one| one.code.clone()).collect();
-            for mut one in unseen.into_iter().filter(|one| !told.contains(&one.code)) {
+            let known: Vec<String> = found.iter().map(|one| one.code.clone()).collect();
+            for mut one in unseen.into_iter().filter(|one| !known.contains(&one.code)) {
                 one.text += " (steliad has not seen this yet)";
                 if would_change {
                     let again = if one.fix.is_empty() { "" } else { "; if it returns: " };

@@ -4,16 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, Kind, RELEASED, Verified};
 use crate::check::{first_few, group_by_key};
-use crate::shared::daemon::{NODE, Pod, age, counted_uids, whose};
+use crate::shared::daemon::{Pod, age, counted_uids, whose};
 use crate::shared::output::{Block, FAIL, Meaning, NOTE, Render, TextStyle, counted, natural, paragraph};
-
-/// Whom it is about.
-fn subject(pods: &[&Pod]) -> String {
-    match pods {
-        [pod] if pod.pod_uid == NODE => "node".to_owned(),
-        pods => whose(pods),
-    }
-}
 
 impl Render for Verified {
     /// The VMs because of which the command fails.
@@ -67,12 +59,13 @@ impl Verified {
         let texts = group_by_key(same.iter().map(|one| (&one.text, &one.pod)));
         let (is_one_vm, is_one_text) = (pods.len() == 1, texts.len() == 1);
         let subject = match pods.as_slice() {
-            [pod] if style.wide && !first.is_of_node() => pod.in_full(),
+            [_] if first.is_of_node() => "node".to_owned(),
+            [pod] if style.wide => pod.in_full(),
             pods if !is_one_vm && style.width.is_none() => {
                 let names: Vec<String> = pods.iter().map(ToString::to_string).collect();
                 format!("{} VMs ({})", pods.len(), names.join(", "))
             }
-            pods => subject(pods),
+            pods => whose(pods),
         };
         let texts = texts.iter().map(|(text, of)| {
             if is_one_vm || is_one_text {
