@@ -99,24 +99,20 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
         parts.push(format!("\n{}", table(&CONTAINERS, &answer.containers, style)));
     }
     if !answer.what_if.is_empty() {
-        let is_hopeless = answer.what_if.iter().all(|other| other.answer.why().is_some());
-        let (others, notes): (_, BTreeSet<String>) = if is_hopeless {
-            let refused = answer.what_if.iter().filter_map(|other| other.answer.why());
-            let none = format!("None of these {} admits the pod.\n", answer.what_if.len());
-            (none, refused.map(refusal).collect())
-        } else {
-            let others = table(&WHAT_IF, &answer.what_if, style);
-            (others, answer.what_if.iter().flat_map(notes).collect())
+        let others = match answer.what_if.iter().any(|other| other.answer.why().is_none()) {
+            true => table(&WHAT_IF, &answer.what_if, style),
+            false => format!("None of these {} admits the pod.\n", answer.what_if.len()),
         };
         parts.push(headed("Other settings of kubelet", style, others));
+        let notes: BTreeSet<String> = answer.what_if.iter().flat_map(notes).collect();
         parts.push(properties(notes.into_iter().map(|note| ("Note", note)), style));
     }
     parts.concat()
 }
 
-/// What the table of other settings has no room for.
+/// What the table of other settings has no room for: the gates that are needed where the pod fits, or why it does not.
 fn notes(other: &WhatIf) -> impl Iterator<Item = String> {
-    let gates = other.missing_gates.iter();
+    let gates = other.missing_gates.iter().filter(|_| other.answer.why().is_none());
     let gates = gates.map(|gate| format!("{} needs the feature gate {gate}", other.change));
     gates.chain(other.answer.why().map(refusal))
 }

@@ -7,7 +7,7 @@ use stelia_kernel::locality::size;
 use stelia_model::{Instance, PinnedThread};
 use stelia_settings::Isolation;
 
-use crate::shared::daemon::{Condition, Failure, Pod, Selected, age, reasons};
+use crate::shared::daemon::{Condition, Failure, Pod, Selected, age, reasons, remedy};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
 use crate::shared::kernel::threads::{self, Process};
@@ -162,7 +162,8 @@ impl VmDetails {
             };
             say(name, &reason.text, meaning);
             say("Effect", reason.code.effect(), Meaning::Plain);
-            say("Fix", &reason.fix, Meaning::Plain);
+            let (label, fix) = remedy(&reason.fix);
+            say(label, fix, Meaning::Plain);
         }
         let more = reasons(instance)
             .next()
@@ -334,7 +335,7 @@ mod tests {
             &[
                 "waiting\n",
                 "  Because  ",
-                "  Fix  ",
+                "  See  ",
                 "  Cgroup  ",
                 " (container cgroup)",
             ],

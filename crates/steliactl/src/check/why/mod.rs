@@ -16,7 +16,7 @@ use stelia_cpus::CpuSet;
 use stelia_cpus::text::near::nearest;
 use stelia_model::Instance;
 
-use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, fact};
+use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, fact, remedy};
 use crate::shared::kernel::{Roots, host_name, interrupts};
 use crate::shared::output::{Meaning, OutputOptions, Render, TextStyle, counted, facts, now, paragraph, printable};
 
@@ -65,16 +65,12 @@ impl Answer {
         }
     }
 
-    /// A fact, with what follows and what is to be done. A command that only shows more is no fix.
+    /// A fact, with what follows and what is to be done.
     fn finding(&mut self, label: &'static str, text: &str, effect: &str, fix: &str) {
-        const LOOKS: [&str; 4] = ["run ", "steliactl ", "kubectl logs ", "read "];
         self.say(label, text);
         self.say_once("Effect", effect);
-        match fix {
-            "none needed" => {}
-            look if LOOKS.iter().any(|begins| look.starts_with(begins)) => self.say_once("See", look),
-            fix => self.say_once("Fix", fix),
-        }
+        let (label, fix) = remedy(fix);
+        self.say_once(label, fix);
     }
 
     fn reason(&mut self, label: &'static str, reason: &Reason) {
@@ -155,12 +151,13 @@ pub(crate) async fn run(
             return Err(Failure::Usage("give one CPU (steliactl map shows all)".to_owned()));
         }
         (_, None) => {
-            let uid = client
-                .find(what)
-                .await
-                .map_err(|failure| or_node(what, failure))?
-                .pod
-                .pod_uid;
+            let found = client.find(what).await.map_err(|failure| match failure {
+                Failure::NoSuchInstance(text) if what.contains("node") || nearest(what, ["node"]).is_some() => {
+                    Failure::NoSuchInstance(format!("{text}; for the node: steliactl why node"))
+                }
+                failure => failure,
+            });
+            let uid = found?.pod.pod_uid;
             let began = Instant::now();
             let before = slow::Reading::take(&description, &uid, roots, began.elapsed());
             tokio::time::sleep(MEASURE_INTERVAL).await;
@@ -169,16 +166,6 @@ pub(crate) async fn run(
         }
     };
     output_options.print(&answer)
-}
-
-/// The failure for a word of no VM, which may mean the node.
-fn or_node(what: &str, failure: Failure) -> Failure {
-    match failure {
-        Failure::NoSuchInstance(text) if what.contains("node") || nearest(what, ["node"]).is_some() => {
-            Failure::NoSuchInstance(format!("{text}; for the node: steliactl why node"))
-        }
-        failure => failure,
-    }
 }
 
 /// What is wrong on the node, and who assigns CPUs. `status` has the rest.

@@ -103,6 +103,16 @@ pub(crate) fn fact(problem: &Reason) -> String {
     }
 }
 
+/// What to do, with its label: a command that only shows more is no fix. Empty where nothing is to be done.
+pub(crate) fn remedy(fix: &str) -> (&'static str, &str) {
+    const LOOKS: [&str; 4] = ["run ", "steliactl ", "kubectl logs ", "read "];
+    match fix {
+        "none needed" => ("Fix", ""),
+        look if LOOKS.iter().any(|begins| look.starts_with(begins)) => ("See", look),
+        fix => ("Fix", fix),
+    }
+}
+
 /// How long ago something was, both in microseconds since the epoch: "46s", "6m", "2h", "9d"; empty where it is not known.
 pub(crate) fn age(since: u64, now: u64) -> String {
     match now.saturating_sub(since) / 1_000_000 {

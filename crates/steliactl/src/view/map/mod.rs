@@ -98,16 +98,13 @@ struct Mark {
 /// A VM's pod, or another one with CPUs of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Pod {
-    /// Without the sign of its state.
-    #[serde(rename = "mark")]
-    letters: String,
     #[serde(flatten)]
     pod: daemon::Pod,
     cpus: CpuSet,
     /// In words.
     state: String,
     /// That of its CPUs.
-    #[serde(skip)]
+    #[serde(flatten)]
     mark: Mark,
 }
 
@@ -269,7 +266,6 @@ fn pods(selected: &Selected) -> Vec<Pod> {
         let degraded = instance.iter().flat_map(|one| &one.degraded).map(Reason::to_string);
         let words: Vec<String> = std::iter::once(format!("{pod}, {state}")).chain(degraded).collect();
         Pod {
-            letters: signs::letters(number),
             mark: sign.mark(number, words.join("; "), meaning),
             pod,
             cpus,
