@@ -316,8 +316,11 @@ fn cause(subject: &Subject, pod: &Pod, merge: &Merge) -> Option<String> {
     for (resource, hints) in &merge.hints {
         if hints.is_empty() {
             return Some(if resource == CPU {
-                let most = free(subject, CPU).into_values().max().unwrap_or(0);
-                format!("no NUMA node has {} free CPUs: {most} at most", wanted_cpus(pod, merge))
+                let (wanted, most) = (wanted_cpus(pod, merge), free(subject, CPU).into_values().max());
+                // Others of the pod, or pods before it, may have taken them.
+                let most = most.filter(|most| *most < wanted);
+                let most = most.map_or(String::new(), |most| format!(": {most} at most"));
+                format!("no NUMA node has {wanted} free CPUs{most}")
             } else {
                 format!("no NUMA node has enough free {resource}")
             });

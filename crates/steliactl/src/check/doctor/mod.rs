@@ -203,10 +203,8 @@ impl Observed {
         let as_kubelet = Topology::read_as_kubelet(&sys).ok().zip(numa::read(&sys).ok());
         let texts = [CONTROLLER_NAMES, RELEASE, COMMAND_LINE, NUMA_BALANCING].into_iter();
         let texts = texts.filter_map(|file| Some((file, fs::read_to_string(root.join(file)).ok()?)));
-        let there = [KVM, SOCKET, TRACING]
-            .into_iter()
-            .filter(|file| root.join(file).exists());
-        let there = there.map(|file| (file, String::new()));
+        let there = [KVM, SOCKET, TRACING].map(|file| (file, String::new())).into_iter();
+        let there = there.filter(|(file, _)| root.join(file).exists());
         let files = KubeletFiles::read(root, &folder);
         let state = files.cpus.as_ref().ok().and_then(Option::as_ref);
         let drivers = dra::cpu_drivers(root, &folder).into_iter();
@@ -320,22 +318,16 @@ impl Render for Examined {
         let mut text: String = self.blocks(style).iter().map(|block| block.text(style)).collect();
         if style.legend {
             let of = |outcome| self.0.iter().filter(|one| one.outcome == outcome).count();
-            let counts = [
-                (of(Outcome::Fail), "failed", ""),
-                (of(Outcome::Pass), "passed", if style.wide { "" } else { " (-v)" }),
-                (of(Outcome::Skip), "skipped", ""),
-            ];
-            let counts = counts.iter().filter(|(count, ..)| *count > 0);
-            let counts: Vec<String> = counts
-                .map(|(count, what, hint)| format!("{count} {what}{hint}"))
-                .collect();
+            let [failed, passed, skipped] = [Outcome::Fail, Outcome::Pass, Outcome::Skip].map(of);
+            let hint = if style.wide { "" } else { " (-v)" };
             // That it is not ready is why the command fails.
-            let ready = if of(Outcome::Fail) == 0 {
+            let ready = if failed == 0 {
                 " This node is ready for VMs."
             } else {
                 ""
             };
-            text += &paragraph(&format!("{}.{ready}", counts.join(", ")), style);
+            let counts = format!("{failed} failed, {passed} passed{hint}, {skipped} skipped.{ready}");
+            text += &paragraph(&counts, style);
         }
         text
     }

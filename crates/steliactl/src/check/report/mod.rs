@@ -128,7 +128,6 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
     };
     let all = described.as_ref().ok().map(|told| Selected::all(told.clone()));
     if let Some(all) = &all {
-        report.wrong.extend(all.former_in_words());
         report.add_details(["trouble", "VMs in trouble"], all, roots, is_in_trouble);
     }
     progress("report: readiness of the node");
@@ -144,6 +143,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         let noise = noise::gather(roots, all).await;
         let heading = "Interrupts and kernel threads";
         report.add_with("noise", heading, Ok(noise), |one, _| one.blocks());
+        report.wrong.extend(all.former_in_words());
         report.add("status", "Node", Ok(Status::of(description, String::new())));
         report.add("list", "VMs", Ok(Vms::of(all, false)));
         progress("report: load");

@@ -128,7 +128,7 @@ fn rows_are_in_the_order_of_their_cpus() {
     ];
     assert_eq!(rows, expected, "{text}");
     // No core has two threads, and no sign is explained that is not there.
-    let legend = "A row names its first CPU, L3 where a cache begins. . shared,\nA* no VM, or released, r reserved\n";
+    let legend = "A row names its first CPU, L3 where a cache begins. . shared,\nA* no VM or released, r reserved\n";
     says(&text, &[legend]);
 }
 
