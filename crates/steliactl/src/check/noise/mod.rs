@@ -312,9 +312,11 @@ impl Noise {
 impl Render for Noise {
     fn text(&self, style: TextStyle) -> String {
         let blocks: String = self.blocks().iter().map(|block| block.text(style)).collect();
-        let blank = if style.legend && !blocks.is_empty() { "\n" } else { "" };
-        let summary = style.legend.then(|| self.summary(style)).unwrap_or_default();
-        blocks + blank + &summary
+        if !style.legend {
+            return blocks;
+        }
+        let blank = if blocks.is_empty() { "" } else { "\n" };
+        blocks + blank + &self.summary(style)
     }
 
     fn failure(&self) -> Option<String> {
