@@ -50,17 +50,16 @@ impl<'a> Source<'a> {
     fn sample(&mut self, mut described: Description) -> Model {
         let former = self.selection.former(&described).into_iter();
         let former = former.map(|(pod, ended_us)| former_in_words(&described, &pod, ended_us));
-        let former: Vec<String> = former.collect();
+        let former = former.collect();
         // A VM that was selected may have ended.
         self.selection.retain(&mut described);
         let now = Sample::read(&described, self.roots, self.began.elapsed());
-        let model = rates(&self.before, &now);
+        let mut model = rates(&self.before, &now);
         self.before = now;
-        let is_empty = model.instances.is_empty();
-        Model {
-            former: former.into_iter().filter(|_| is_empty).collect(),
-            ..model
+        if model.instances.is_empty() {
+            model.former = former;
         }
+        model
     }
 
     /// The rates since the sample before, after the delay; a failed one changes nothing.
