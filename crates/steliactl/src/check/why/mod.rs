@@ -85,8 +85,7 @@ pub(crate) async fn run(
 ) -> Result<String, Failure> {
     let (description, host) = (client.describe().await?, host_name(&roots.proc));
     let answer = match (what, cpu_number(what)) {
-        ("node", _) => of_node(&description, &host),
-        (name, _) if name == host => of_node(&description, &host),
+        (name, _) if name == "node" || name == host => of_node(&description, &host),
         (_, Some(cpu)) => {
             let fired = interrupts::measured(&roots.proc, MEASURE_INTERVAL).await;
             let pods = names(&description, root);

@@ -52,13 +52,12 @@ impl<'a> Source<'a> {
         // A VM that was selected may have ended.
         self.selection.retain(&mut described);
         let now = Sample::read(&described, self.roots, self.began.elapsed());
-        let model = rates(&self.before, &now);
+        let mut model = rates(&self.before, &now);
         self.before = now;
-        let is_empty = model.instances.is_empty();
-        Model {
-            former: former.into_iter().filter(|_| is_empty).collect(),
-            ..model
+        if model.instances.is_empty() {
+            model.former = former;
         }
+        model
     }
 
     /// The rates since the sample before, after the delay; a failed one changes nothing.

@@ -155,13 +155,8 @@ impl Screen {
         let mut below: Vec<Line> = reason.lines().map(|text| line(text, plain)).collect();
         below.push(line(&footer, plain.add_modifier(Modifier::DIM)));
         // The table keeps a row on the smallest terminal.
-        let above_height = u16::try_from(above.len()).unwrap_or(u16::MAX);
-        let below_height = u16::try_from(below.len()).unwrap_or(u16::MAX);
-        let heights = [
-            Constraint::Max(above_height),
-            Constraint::Min(1),
-            Constraint::Max(below_height),
-        ];
+        let height = |lines: &[Line]| Constraint::Max(u16::try_from(lines.len()).unwrap_or(u16::MAX));
+        let heights = [height(&above), Constraint::Min(1), height(&below)];
         let [top, middle, bottom] = Layout::vertical(heights).areas(area);
         self.page = middle.height;
         Paragraph::new(above).render(top, buffer);
