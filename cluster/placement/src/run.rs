@@ -88,7 +88,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
     ended.cancel();
     // Callers are then refused at once, instead of waiting for an address that is gone.
     if let Some(endpoint) = endpoint.filter(|_| placer.leadership().is_held())
-        && let Err(failure) = endpoint.lead(placer.api(), false).await
+        && let Err(failure) = endpoint.lead_nowhere(placer.api()).await
     {
         warn!("the Service still leads here: {failure}");
     }

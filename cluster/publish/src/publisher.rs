@@ -80,11 +80,11 @@ impl Publisher {
             }
             match self.state.next(started.elapsed()) {
                 Next::Send(task, request) => {
-                    let client = self.client.current(false).clone();
+                    let client = self.client.current().clone();
                     let answer = send(&client, *request).await;
                     self.state.answered(&task, answer, started.elapsed());
                     if self.state.take_renewal() {
-                        self.client.current(true);
+                        self.client.after_refusal();
                     }
                     is_told = readings.has_changed().unwrap_or(false);
                     self.publish_status();

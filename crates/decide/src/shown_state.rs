@@ -56,15 +56,15 @@ pub fn not_isolated(instance: &Instance, assessment: &Assessment, wait: Option<&
                 "no vCPU threads attached; the runner retries every 5 s".to_owned(),
             )
             .map(|reason| match &instance.pod_name {
-                Some(name) => reason.with_fix(fix_without_vcpus(name)),
+                Some(name) => reason.with_fix(fix_without_vcpus(name, &record.container)),
                 None => reason,
             }),
         },
     }
 }
 
-fn fix_without_vcpus(name: &PodName) -> String {
-    format!("kubectl logs -n {} {}", name.namespace(), name.name())
+fn fix_without_vcpus(name: &PodName, container: &str) -> String {
+    format!("kubectl logs -n {} {} -c {container}", name.namespace(), name.name())
 }
 
 fn pinned(record: &Record, why: PinnedReason) -> Option<Reason> {

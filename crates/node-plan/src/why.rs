@@ -12,7 +12,7 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::QosClass;
 
 use crate::Subject;
-use crate::hints::CPU;
+use crate::hints::{CPU, by_node, free, free_words};
 use crate::planned_nodes;
 
 /// Limit of the sets of NUMA nodes that are named.
@@ -293,7 +293,7 @@ fn grouped(subject: &Subject, resource: &str) -> Option<String> {
         format!(
             "NUMA nodes {} already serve a pod together, and until it ends kubelet uses none of them alone or with other nodes, whatever is free there (free: {})",
             names.join(" and "),
-            crate::hints::free_words(resource, &crate::hints::free(subject, resource))
+            free_words(resource, &free(subject, resource))
         )
     })
 }
@@ -316,7 +316,11 @@ fn cause(subject: &Subject, pod: &Pod, merge: &Merge) -> Option<String> {
     for (resource, hints) in &merge.hints {
         if hints.is_empty() {
             return Some(if resource == CPU {
-                format!("no NUMA node has {} free CPUs", wanted_cpus(pod, merge))
+                let (wanted, most) = (wanted_cpus(pod, merge), free(subject, CPU).into_values().max());
+                // Others of the pod, or pods before it, may have taken them.
+                let most = most.filter(|most| *most < wanted);
+                let most = most.map_or(String::new(), |most| format!(": {most} at most"));
+                format!("no NUMA node has {wanted} free CPUs{most}")
             } else {
                 format!("no NUMA node has enough free {resource}")
             });
@@ -324,10 +328,12 @@ fn cause(subject: &Subject, pod: &Pod, merge: &Merge) -> Option<String> {
         let narrow = |hint: &Hint| hint.nodes.is_none_or(|nodes| nodes.len() == 1);
         if policy == Policy::SingleNumaNode && hints.iter().any(|hint| hint.preferred && !narrow(hint)) {
             return Some(if resource == CPU {
-                format!(
-                    "no NUMA node has {} CPUs, even if all were free",
-                    wanted_cpus(pod, merge)
-                )
+                let most = by_node(subject, &subject.topology.online())
+                    .into_values()
+                    .max()
+                    .unwrap_or(0);
+                let wanted = wanted_cpus(pod, merge);
+                format!("no NUMA node has {wanted} CPUs, even if all were free: {most} at most")
             } else {
                 format!("no NUMA node has enough {resource}, even if all of it were free")
             });

@@ -117,8 +117,6 @@ pub(crate) enum Command {
         config: Option<PathBuf>,
     },
     /// Show the node: daemon, problems, VMs, CPUs
-    ///
-    /// The exit code is 3 if the daemon is not running, as that of systemctl status.
     Status,
     /// Show a VM: problems, CPUs, vCPUs, memory
     ///
@@ -162,7 +160,7 @@ pub(crate) enum Command {
     ///
     /// What may slow a VM down or interrupt its CPU is measured for one second.
     Why {
-        /// A number is a CPU, node is this node. Anything else is a VM, given as namespace/name, name or UID
+        /// A number is a CPU, node or the host's name is this node. Anything else is a VM, given as namespace/name, name or UID
         #[arg(value_name = "VM|CPU|node", add = ArgValueCandidates::new(vms))]
         what: String,
     },
@@ -256,6 +254,9 @@ pub(crate) enum Command {
         /// The VM, given as namespace/name, name or UID
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
         vm: String,
+        /// Only print what would be released
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Print metrics or the NodeResourceTopology object
     #[command(subcommand, subcommand_value_name = "metrics|topology")]

@@ -31,7 +31,7 @@ use change::{rebalance, reconcile, release, resize};
 use check::{doctor, noise, report, verify, why};
 use cli::{Cli, Command, Export};
 use export::{metrics, topology};
-use shared::daemon::{self, CALL_TIMEOUT, Client, Failure, Pods};
+use shared::daemon::{self, CALL_TIMEOUT, Client, Failure, Mode, Pods, Selected};
 use shared::files;
 use shared::kernel::{Roots, host_name};
 use shared::output::pager;
@@ -43,17 +43,22 @@ pub fn main() -> ExitCode {
     match CompleteEnv::with_factory(Cli::command).try_complete(std::env::args_os(), None) {
         Ok(false) => {}
         Ok(true) => return ExitCode::SUCCESS,
-        Err(error) => return finish(Err(Failure::Usage(error.to_string())), false),
+        Err(error) => return finish(Err(Failure::Usage(error.to_string())), pager::write),
     }
     let cli = Cli::try_parse().unwrap_or_else(|error| cli::help::end(error));
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return finish(Err(Failure::Other(format!("start: {error}"))), false),
+        Err(error) => return finish(Err(Failure::Other(format!("start: {error}"))), pager::write),
     };
     let roots = Roots::below(cli.root());
     let outcome = runtime.block_on(run(&cli, &roots, async || daemon::connect(CALL_TIMEOUT).await));
     let _for_the_pager = runtime.enter();
-    finish(outcome, !cli.common.no_pager)
+    let print = if cli.common.no_pager {
+        pager::write
+    } else {
+        pager::print
+    };
+    finish(outcome, print)
 }
 
 /// Runs the command and returns what is to be printed. `connect` is called only for commands that need the daemon.
@@ -72,16 +77,16 @@ async fn run(
         } => output_options.print(&doctor::read_state_file(file, root, &Pods::by_logs(root))),
         Command::Doctor { verbose, .. } => {
             // doctor does not start the daemon, which may be the fault.
-            let told = async { client().await?.describe().await }.await;
-            output_options.print(&doctor::gather(root, told, *verbose).await)
+            let described = async { client().await?.describe().await }.await;
+            let mut options = output_options;
+            options.style.wide |= verbose;
+            options.print(&doctor::gather(root, described).await)
         }
         Command::Plan(asked) => plan::run(asked, client, root, output_options).await,
-        Command::Status => match async { client().await?.describe().await }.await {
-            Ok(described) => output_options.print(&status::Status::of(&described, host_name(&roots.proc))),
-            // As systemctl status.
-            Err(Failure::NotRunning(_)) => Err(Failure::NotRunning(3)),
-            Err(failure) => Err(failure),
-        },
+        Command::Status => {
+            let described = client().await?.describe().await?;
+            output_options.print(&status::Status::of(&described, host_name(&roots.proc)))
+        }
         Command::List {
             unmanaged: true,
             config,
@@ -131,7 +136,7 @@ async fn run(
         }
         Command::Verify { selection, demands } => {
             let client = client().await?;
-            let selected = client.select(selection).await?;
+            let selected = Selected::of(selection, client.describe().await?)?;
             let verified = verify::gather(&client, roots, &selected, *demands).await?;
             selected.with_missing_names(output_options.print(&verified))
         }
@@ -143,13 +148,14 @@ async fn run(
         Command::Reconcile { dry_run } => {
             output_options.print(&reconcile::reconcile(&client().await?, *dry_run).await?)
         }
-        Command::Rebalance { vm, dry_run, deadline } => {
-            output_options.print(&rebalance::rebalance(&client().await?, vm.as_deref(), *deadline, *dry_run).await?)
-        }
+        Command::Rebalance { vm, dry_run, deadline } => output_options
+            .print(&rebalance::rebalance(&client().await?, vm.as_deref(), *deadline, Mode::of(*dry_run)).await?),
         Command::Resize { vm, cpus, dry_run } => {
-            output_options.print(&resize::resize(&client().await?, vm, *cpus, *dry_run).await?)
+            output_options.print(&resize::resize(&client().await?, vm, *cpus, Mode::of(*dry_run)).await?)
         }
-        Command::Release { vm } => output_options.print(&release::release(&client().await?, vm).await?),
+        Command::Release { vm, dry_run } => {
+            output_options.print(&release::release(&client().await?, vm, *dry_run).await?)
+        }
         Command::Top {
             selection,
             count,
@@ -165,7 +171,7 @@ async fn run(
                 top::batch(source, *count, output_options).await
             })
         }
-        Command::Monitor(selection) => monitor::run(&client().await?, selection, output_options.form).await,
+        Command::Monitor(selection) => monitor::run(&client().await?, selection, output_options).await,
     }
 }
 
@@ -173,12 +179,12 @@ async fn run(
 const MIN_TERMINAL_LINES: usize = 24;
 
 /// Prints the outcome and turns it into the exit code.
-fn finish(outcome: Result<String, Failure>, paged: bool) -> ExitCode {
+fn finish(outcome: Result<String, Failure>, print: fn(&str) -> io::Result<bool>) -> ExitCode {
     let (text, failure) = match outcome {
         Ok(text) => (text, None),
         Err(mut failure) => (failure.take_printed(), Some(failure)),
     };
-    let written = pager::print(&text, paged);
+    let written = print(&text);
     let failure = failure.or_else(|| written.err().map(|error| Failure::Other(format!("write: {error}"))));
     let Some(failure) = failure else {
         return ExitCode::SUCCESS;

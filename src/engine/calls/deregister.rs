@@ -106,7 +106,7 @@ impl Goal for UntilGone {
     /// The caller is answered with `Busy`; deregistering goes on.
     fn timed_out(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker) {
         let text = format!(
-            "the instance of pod {pod} is not gone after {} s and goes on leaving",
+            "the VM of pod {pod} is not released after {} s and goes on leaving: steliactl list",
             DEREGISTRATION_TIMEOUT.as_secs()
         );
         let refusal = ErrorKind::Busy.because(text).of(pod).with(state.amiss(pod));

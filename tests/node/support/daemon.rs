@@ -35,9 +35,9 @@ pub fn unconfigure() {
     }
 }
 
-/// An audit now.
+/// An audit now, which may leave something wrong.
 pub fn reconcile() {
-    run("steliactl reconcile");
+    output("steliactl reconcile");
 }
 
 pub fn restart(unit: &str) {

@@ -33,14 +33,6 @@ impl Endpoint {
         format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices")
     }
 
-    /// The endpoints and ports of the slice if the Service leads here, or nowhere.
-    fn content(&self, here: bool) -> (Value, Value) {
-        let here = here.then(|| json!({"addresses": [self.address.to_string()], "conditions": {"ready": true}}));
-        let endpoints: Vec<Value> = here.into_iter().collect();
-        let ports = json!([{"name": PORT, "port": self.port, "protocol": "TCP"}]);
-        (endpoints.into(), ports)
-    }
-
     /// Whether an endpoint of the slice is this instance's, and the only one.
     fn is_here(&self, slice: &Value) -> bool {
         let endpoints = slice["endpoints"].as_array().map_or(&[][..], Vec::as_slice);
@@ -51,35 +43,58 @@ impl Endpoint {
             && one["conditions"]["ready"] != false
     }
 
-    /// Leads the Service here, or nowhere if it led here. Returns whether the slice was written.
+    /// Leads the Service here. Returns whether the slice was written.
     ///
     /// # Errors
     /// [`ServerFailure::Conflict`]: another instance wrote it meanwhile.
-    pub async fn lead(&self, api: &Api, here: bool) -> Result<bool, ServerFailure> {
+    pub async fn lead_here(&self, api: &Api) -> Result<bool, ServerFailure> {
+        let slice = self.slice(api).await?;
+        if slice.as_ref().is_some_and(|slice| self.is_here(slice)) {
+            return Ok(false);
+        }
+        let here = json!([{"addresses": [self.address.to_string()], "conditions": {"ready": true}}]);
+        self.write(api, slice, here).await.map(|()| true)
+    }
+
+    /// Leads the Service nowhere if it led here. Returns whether the slice was written.
+    ///
+    /// # Errors
+    /// As [`Self::lead_here`].
+    pub async fn lead_nowhere(&self, api: &Api) -> Result<bool, ServerFailure> {
+        match self.slice(api).await? {
+            Some(slice) if self.is_here(&slice) => self.write(api, Some(slice), json!([])).await.map(|()| true),
+            _ => Ok(false),
+        }
+    }
+
+    /// `None`: there is none yet.
+    async fn slice(&self, api: &Api) -> Result<Option<Value>, ServerFailure> {
         let own = format!("{}/{}", self.path(), escape(&self.service));
-        let (endpoints, ports) = self.content(here);
-        let mut slice = match api.call(Method::GET, &own, None).await {
-            Ok(slice) if self.is_here(&slice) == here => return Ok(false),
-            Ok(slice) => slice,
-            Err(ServerFailure::Missing(_)) if !here => return Ok(false),
-            Err(ServerFailure::Missing(_)) => json!({
+        match api.call(Method::GET, &own, None).await {
+            Err(ServerFailure::Missing(_)) => Ok(None),
+            slice => slice.map(Some),
+        }
+    }
+
+    /// Writes the slice, which was read as this, with these endpoints.
+    async fn write(&self, api: &Api, read: Option<Value>, endpoints: Value) -> Result<(), ServerFailure> {
+        let (method, path) = match &read {
+            Some(_) => (Method::PUT, format!("{}/{}", self.path(), escape(&self.service))),
+            None => (Method::POST, self.path()),
+        };
+        let mut slice = read.unwrap_or_else(|| {
+            json!({
                 "apiVersion": "discovery.k8s.io/v1",
                 "kind": "EndpointSlice",
                 "metadata": {"namespace": self.namespace, "name": self.service},
                 "addressType": if self.address.is_ipv4() { "IPv4" } else { "IPv6" },
-            }),
-            Err(failure) => return Err(failure),
-        };
-        let exists = slice["metadata"]["resourceVersion"].is_string();
+            })
+        });
         slice["metadata"]["labels"]["kubernetes.io/service-name"] = self.service.as_str().into();
         slice["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] = "stelia-placement".into();
-        (slice["endpoints"], slice["ports"]) = (endpoints, ports);
-        if exists {
-            api.call(Method::PUT, &own, Some((JSON, &slice))).await
-        } else {
-            api.call(Method::POST, &self.path(), Some((JSON, &slice))).await
-        }
-        .map(|_| true)
+        slice["endpoints"] = endpoints;
+        slice["ports"] = json!([{"name": PORT, "port": self.port, "protocol": "TCP"}]);
+        api.call(method, &path, Some((JSON, &slice))).await.map(drop)
     }
 
     /// Never ends: leads the Service here while this instance places pods. Afterwards it writes nothing, because the next leader does.
@@ -90,7 +105,7 @@ impl Endpoint {
             if !places_pods() {
                 checked = None
             } else if checked.is_none_or(|checked| checked.elapsed() >= CHECK_PERIOD) {
-                match self.lead(api, true).await {
+                match self.lead_here(api).await {
                     Ok(written) => {
                         checked = Some(Instant::now());
                         if written {

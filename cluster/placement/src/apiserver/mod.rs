@@ -70,8 +70,11 @@ impl Api {
     /// The client, with the credentials of this moment. A watch goes on with those that it began with, and ends within five minutes.
     fn client(&self) -> Client {
         let mut connection = self.connection();
-        let unauthorized = std::mem::take(&mut connection.unauthorized);
-        connection.client.current(unauthorized).clone()
+        if std::mem::take(&mut connection.unauthorized) {
+            connection.client.after_refusal().clone()
+        } else {
+            connection.client.current().clone()
+        }
     }
 
     /// Sends a request, and reads the answer as a JSON object.

@@ -14,13 +14,14 @@ struct Other {
 }
 
 impl Credentials for Other {
-    fn renewed(&mut self, refused: bool) -> Option<Result<Client, String>> {
-        if !refused {
-            return None;
-        }
+    fn renewed(&mut self) -> Option<Result<Client, String>> {
+        None
+    }
+
+    fn read_again(&mut self) -> Result<Client, String> {
         match self.refusals.fetch_add(1, Ordering::Relaxed) {
-            0 => Some(Err("the file is being written".to_owned())),
-            _ => Some(Ok(Client::new(self.server.clone(), "default"))),
+            0 => Err("the file is being written".to_owned()),
+            _ => Ok(Client::new(self.server.clone(), "default")),
         }
     }
 }
@@ -65,9 +66,9 @@ async fn the_service_leads_to_whoever_wrote_the_slice_last() {
     let (one, other) = (endpoint("10.0.0.1"), endpoint("10.0.0.2"));
     let slice = || server.object("discovery.k8s.io", "endpointslices", "n", "stelia-placement");
     // Whoever does not lead leaves it alone.
-    assert_eq!((one.lead(&api, false).await, slice()), (Ok(false), None));
-    assert_eq!(one.lead(&api, true).await, Ok(true));
-    assert_eq!(one.lead(&api, true).await, Ok(false));
+    assert_eq!((one.lead_nowhere(&api).await, slice()), (Ok(false), None));
+    assert_eq!(one.lead_here(&api).await, Ok(true));
+    assert_eq!(one.lead_here(&api).await, Ok(false));
     let written = slice().unwrap();
     let labels = &written["metadata"]["labels"];
     assert_eq!(labels["kubernetes.io/service-name"], "stelia-placement");
@@ -76,12 +77,12 @@ async fn the_service_leads_to_whoever_wrote_the_slice_last() {
     let ports = json!([{"name": "extender", "port": 8890, "protocol": "TCP"}]);
     assert_eq!(written["ports"], ports);
 
-    assert_eq!(other.lead(&api, true).await, Ok(true));
-    assert_eq!(one.lead(&api, false).await, Ok(false));
+    assert_eq!(other.lead_here(&api).await, Ok(true));
+    assert_eq!(one.lead_nowhere(&api).await, Ok(false));
     let endpoints = json!([{"addresses": ["10.0.0.2"], "conditions": {"ready": true}}]);
     assert_eq!(slice().unwrap()["endpoints"], endpoints);
     // Ended, it leads nowhere, so that whoever calls is refused at once.
-    assert_eq!(other.lead(&api, false).await, Ok(true));
+    assert_eq!(other.lead_nowhere(&api).await, Ok(true));
     assert_eq!(slice().unwrap()["endpoints"], json!([]));
 }
 

@@ -11,7 +11,7 @@ use zbus::fdo::DBusProxy;
 use zbus::names::BusName;
 use zbus::proxy::CacheProperties;
 
-use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, options};
+use crate::shared::daemon::{Client, Description, Failure, Mode, Pod, Pods, options};
 use crate::shared::output::{Column, Render, TextStyle, column, counted, paragraph, printable, table};
 
 /// How often the job is looked at.
@@ -91,7 +91,7 @@ pub(crate) async fn rebalance(
     client: &Client,
     vm: Option<&str>,
     deadline_s: u32,
-    dry_run: bool,
+    mode: Mode,
 ) -> Result<Rebalanced, Failure> {
     let scope = match vm {
         Some(vm) => client.find(vm).await?.pod.pod_uid,
@@ -111,10 +111,10 @@ pub(crate) async fn rebalance(
         to,
         gain,
     };
-    let rebind = client.manager().rebind(&scope, deadline_s, options(dry_run));
+    let rebind = client.manager().rebind(&scope, deadline_s, options(mode));
     let (path, planned) = client.answer_while_alive(rebind).await?;
     done.moves = planned.into_iter().map(moved).collect();
-    if dry_run {
+    if mode == Mode::DryRun {
         return Ok(done);
     }
     let job = JobProxy::builder(client.connection()).cache_properties(CacheProperties::No);
@@ -125,7 +125,7 @@ pub(crate) async fn rebalance(
     let phase = async || {
         let name = BusName::try_from(BUS_NAME)?;
         if !client.answer_in_time(bus.name_has_owner(name)).await? {
-            return Err(Failure::NotRunning(1));
+            return Err(Failure::NotRunning);
         }
         client.answer_in_time(job.phase()).await
     };
@@ -184,8 +184,8 @@ mod tests {
         let mut none = Rebalanced::default();
         assert_eq!(text(&none), "Nothing to move.\n");
         none.reason = UP_TO_KUBELET.to_owned();
-        let told = none.text(columns(80));
-        assert_eq!((told.lines().count(), none.failure()), (1, None), "{told}");
+        let shown = none.text(columns(80));
+        assert_eq!((shown.lines().count(), none.failure()), (1, None), "{shown}");
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::check::verify::told;
-use crate::shared::daemon::{Client, Condition, Description, Failure, Pods, counts, lines_by_pod};
+use crate::shared::daemon::{
+    Client, Condition, Description, Failure, Mode, NODE, Pods, counted_uids, counts, lines_by_pod,
+};
 use crate::shared::output::{Render, TextStyle, counted, paragraph, printable};
 
 /// The daemon's answer.
@@ -12,9 +13,9 @@ use crate::shared::output::{Render, TextStyle, counted, paragraph, printable};
 #[serde(transparent)]
 pub(crate) struct Reconciled {
     report: Map<String, Value>,
-    /// The node afterwards; `None` if that was not answered.
+    /// The node afterwards; empty if that was not answered.
     #[serde(skip)]
-    described: Option<Description>,
+    described: Description,
     #[serde(skip)]
     dry_run: bool,
 }
@@ -25,22 +26,21 @@ pub(crate) struct Reconciled {
 /// The daemon refuses or does not answer.
 pub(crate) async fn reconcile(client: &Client, dry_run: bool) -> Result<Reconciled, Failure> {
     Ok(Reconciled {
-        report: client.reconcile(dry_run).await?,
-        described: client.describe().await.ok(),
+        report: client.reconcile(Mode::of(dry_run)).await?,
+        described: client.describe().await.unwrap_or_default(),
         dry_run,
     })
 }
 
 impl Reconciled {
-    /// What was done or would be, whether something remains wrong, and how the VMs are.
-    fn summary(&self, is_something_wrong: bool) -> String {
+    /// What was done or would be, and how the VMs are.
+    fn summary(&self) -> String {
         let count = |member: &str| self.report.get(member).and_then(Value::as_u64).unwrap_or(0);
         let planned = lines_by_pod(&self.report, "plan").count() as u64;
         let done = match (self.dry_run, count("steps")) {
             (true, _) if planned > 0 => format!("Dry run: steliad would make {}", counted(planned, "change")),
             (true, _) => "Dry run: steliad would change nothing".to_owned(),
-            (false, 0) if is_something_wrong => "steliad has nothing to change itself".to_owned(),
-            (false, 0) => "Nothing to repair".to_owned(),
+            (false, 0) => "Nothing to change".to_owned(),
             (false, changes) => format!(
                 "Made {} ({} moved, {} repaired)",
                 counted(changes, "change"),
@@ -48,38 +48,45 @@ impl Reconciled {
                 counted(count("repaired"), "difference")
             ),
         };
-        let vms = self.described.as_ref().map(|described| {
-            let vms = described.node.instances.values();
-            format!("{}.", counts(vms.map(|one| Condition::of(one))))
-        });
-        let vms = vms.unwrap_or_default();
-        if is_something_wrong {
-            return format!("{done}; repair what is listed above yourself.\n{vms}");
-        }
-        format!("{done}. {vms}").trim_end().to_owned()
+        let vms = &self.described.node.instances;
+        let counts = counts(vms.values().map(|vm| Condition::of(vm)));
+        // It is done whether or not they are known.
+        let counts = if vms.is_empty() {
+            String::new()
+        } else {
+            format!(" {counts}.")
+        };
+        format!("{done}.{counts}")
+    }
+
+    /// Whom reasons are of that steliad cannot remove, and the command that has them.
+    fn still_wrong(&self) -> Option<String> {
+        let reasons = self
+            .report
+            .get("reasons")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten();
+        let wrong = counted_uids(reasons.filter_map(|row| row.get(0)?.as_str()))?;
+        Some(format!("still wrong: {wrong}: steliactl verify"))
     }
 }
 
 impl Render for Reconciled {
-    /// What remains wrong and which VMs wait, the changes of a dry run, and the summary.
+    /// The changes of a dry run, the summary, and what remains wrong.
     fn text(&self, style: TextStyle) -> String {
-        let told = self.described.clone().map(|described| told(described, &self.report));
-        let mut text = told.iter().map(|told| told.blocks(style)).collect::<String>();
-        let pods = self.described.as_ref().map(Pods::of).unwrap_or_default();
-        for (uid, step) in lines_by_pod(&self.report, "plan") {
-            let whose = if uid == "-" {
-                "node".to_owned()
-            } else {
-                pods.get(uid).to_string()
-            };
-            text += &paragraph(&printable(&format!("{whose}: {step}")), style);
-        }
-        if !text.is_empty() {
-            text.push('\n');
-        }
-        // A VM that waits may have started a moment ago.
-        let is_something_wrong = told.is_some_and(|told| told.failure().is_some());
-        text + &paragraph(&self.summary(is_something_wrong), style)
+        let pods = Pods::of(&self.described);
+        let planned = lines_by_pod(&self.report, "plan").map(|(uid, step)| match uid {
+            NODE => format!("node: {step}"),
+            uid => format!("{}: {step}", pods.get(uid)),
+        });
+        let wrong = self.still_wrong().map(|wrong| wrong.replacen("still", "Still", 1));
+        let lines = planned.chain([self.summary()]).chain(wrong);
+        lines.map(|line| paragraph(&printable(&line), style)).collect()
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.still_wrong().filter(|_| !self.dry_run)
     }
 }
 
@@ -88,19 +95,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
+    use crate::shared::daemon::node::testing::{PODS, node};
     use crate::tests::fixtures::{columns, text};
 
     fn answer(report: Value, dry_run: bool) -> Reconciled {
         Reconciled {
             report: report.as_object().cloned().unwrap(),
-            described: Some(node()),
+            described: node(),
             dry_run,
         }
     }
 
     #[test]
-    fn a_reason_that_many_vms_have_is_told_once_and_then_what_was_done() {
+    fn what_was_done_and_who_is_still_wrong_is_said() {
         let reason = |uid: &str, code: &str, text: &str, fix: &str| json!([uid, code, text, fix]);
         let fix = "if this persists, find the program that writes the container cgroup's cpuset.cpus";
         let reasons = [
@@ -110,29 +117,29 @@ mod tests {
             reason(PODS[2], "cpuset-changed", "container cpuset is empty", fix),
         ];
         let report = json!({"reasons": reasons, "steps": 9, "moves": 1, "repaired": 2, "pass": 7});
-        insta::assert_snapshot!(answer(report, false).text(columns(80)));
-        let mut nothing = answer(json!({"reasons": [], "steps": 0}), false);
-        instance_mut(nothing.described.as_mut().unwrap(), PODS[1]).state_since_us = crate::shared::output::now();
-        let text = text(&nothing);
-        assert!(
-            text.contains("\nNothing to repair. 2 VMs: ") && text.starts_with("WAIT  "),
-            "{text}"
-        );
+        let changed = answer(report.clone(), false);
+        insta::assert_snapshot!(changed.text(columns(80)));
+        assert!(changed.failure().unwrap().starts_with("still wrong: the node, 3 VMs: "));
+        assert_eq!(answer(report, true).failure(), None);
+        // What waits is shown by the count of states alone.
+        let nothing = answer(json!({"reasons": [], "steps": 0}), false);
+        assert!(text(&nothing).starts_with("Nothing to change. 2 VMs: "));
+        assert_eq!(nothing.failure(), None);
     }
 
     #[test]
     fn a_dry_run_lists_the_changes() {
         let of_vm = format!("{}: move thread 7 to /x/float", PODS[0]);
         let plan = [of_vm.as_str(), "-: set CPUWeight=200 of stelia.slice"];
-        let told = text(&answer(json!({"plan": plan}), true));
+        let shown = text(&answer(json!({"plan": plan}), true));
         assert!(
-            told.contains(&of_vm)
-                && told.contains("node: set CPUWeight=200 of stelia.slice\n\nDry run: steliad would make 2 changes"),
-            "{told}"
+            shown.contains(&of_vm)
+                && shown.contains("node: set CPUWeight=200 of stelia.slice\nDry run: steliad would make 2 changes"),
+            "{shown}"
         );
         // It is done whether or not the VMs are known.
         let alone = Reconciled {
-            described: None,
+            described: Description::default(),
             ..answer(json!({"plan": []}), true)
         };
         assert_eq!(text(&alone), "Dry run: steliad would change nothing.\n");

@@ -2,15 +2,15 @@
 
 use serde::Serialize;
 
-use crate::shared::daemon::{Client, Failure, Pod, options, restart};
+use crate::shared::daemon::{Client, Failure, Mode, Pod, options, restart};
 use crate::shared::output::{Render, TextStyle, paragraph, printable};
 
-/// The VM that was released. As JSON the pod alone.
+/// The VM that was released, or would be. As JSON the pod alone.
 #[derive(Serialize)]
 #[serde(transparent)]
 pub(crate) struct Released {
     pod: Pod,
-    /// What happened, and what isolates the VM again.
+    /// What happened or would, and what isolates the VM again.
     #[serde(skip)]
     text: String,
 }
@@ -25,19 +25,26 @@ impl Render for Released {
     }
 }
 
+/// Releases the VM, or with a dry run only says what would happen.
+///
 /// # Errors
 /// No such VM, or the daemon refuses.
-pub(crate) async fn release(client: &Client, vm: &str) -> Result<Released, Failure> {
+pub(crate) async fn release(client: &Client, vm: &str, dry_run: bool) -> Result<Released, Failure> {
     let found = client.find(vm).await?;
-    let deregister = client.manager().deregister(&found.pod.pod_uid, options(false));
-    client.answer_while_alive(deregister).await?;
+    let (released, keeps) = if dry_run {
+        ("would release", "would keep")
+    } else {
+        let deregister = client.manager().deregister(&found.pod.pod_uid, options(Mode::Change));
+        client.answer_while_alive(deregister).await?;
+        ("released", "keeps")
+    };
     let cpus = match &found.instance.exclusive {
         none if none.is_empty() => String::new(),
         cpus => format!(" CPUs {cpus}"),
     };
     let (pod, undo) = (found.pod.in_full(), restart(&found.described));
     Ok(Released {
-        text: format!("{pod}: released{cpus}; the VM keeps running, unisolated. Undo: {undo}"),
+        text: format!("{pod}: {released}{cpus}; the VM {keeps} running, unisolated. Undo: {undo}"),
         pod: found.pod,
     })
 }

@@ -8,8 +8,8 @@ use stelia_api::ThreadRole;
 use stelia_model::{Instance, PinnedThread};
 use tokio::time::{Instant, sleep};
 
-use crate::shared::daemon::{Client, Failure, Pod, is_file_unusable, options};
-use crate::shared::output::{Meaning, Render, TextStyle, paragraph, printable, stacked};
+use crate::shared::daemon::{Client, Description, Failure, Found, Mode, OnlineCpus, Pod, is_file_unusable, options};
+use crate::shared::output::{Block, Meaning, Render, TextStyle, paragraph, printable};
 
 /// How often the VM is looked at while its vCPUs are unplugged.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -45,72 +45,91 @@ impl Render for Resized {
         if self.fix.is_empty() {
             return paragraph(&printable(&format!("{pod}: {}", self.text)), style);
         }
-        let label = match self.outcome {
-            REFUSED => ("FAIL", Meaning::Broken),
-            _ => ("NOTE", Meaning::Plain),
-        };
-        let effect = "kubectl replace --force deletes the pod: the VM restarts";
         let steps = (1..).zip(self.fix.lines()).map(|(at, step)| format!("{at}. {step}\n"));
-        stacked(label, &pod, &self.text, effect, &steps.collect::<String>(), style)
+        let (label, steps) = (("NOTE", Meaning::Plain), steps.collect::<String>());
+        Block::new(label, pod, &self.text, "the VM restarts", steps).text(style)
     }
 
     fn failure(&self) -> Option<String> {
-        (self.outcome == REFUSED).then(|| "nothing has changed: kubelet assigned the CPUs".to_owned())
+        (self.outcome == REFUSED).then(|| "nothing has changed".to_owned())
     }
 }
 
 /// Gives the VM so many CPUs and waits until it has them; with a dry run only says what would happen.
 ///
 /// # Errors
-/// There is no such VM, the daemon refuses, or the guest does not unplug vCPUs.
-pub(crate) async fn resize(client: &Client, vm: &str, cpus: u32, dry_run: bool) -> Result<Resized, Failure> {
+/// There is no such VM, the node has fewer CPUs, the daemon refuses, or the guest does not unplug vCPUs.
+pub(crate) async fn resize(client: &Client, vm: &str, cpus: u32, mode: Mode) -> Result<Resized, Failure> {
     let found = client.find(vm).await?;
-    let instance = &found.instance;
+    has_room(&found.described, cpus)?;
+    let (instance, pod) = (&found.instance, &found.pod);
     let from = instance.exclusive.to_string();
+    let (done, refused) = match mode {
+        Mode::Change => ("done", REFUSED),
+        Mode::DryRun => ("planned", "planned"),
+    };
     let mut resized = Resized {
-        pod: found.pod,
-        outcome: if dry_run { "planned" } else { "done" },
+        pod: pod.clone(),
+        outcome: done,
         text: format!("has {cpus} CPUs already: {from}"),
         fix: String::new(),
         to: from.clone(),
         from,
     };
     if instance.allocation.is_some() {
-        let resize = client.manager().resize(&resized.pod.pod_uid, cpus, options(dry_run));
+        let resize = client.manager().resize(&pod.pod_uid, cpus, options(mode));
         let (to, waits) = client.answer_while_alive(resize).await?;
-        if !dry_run {
-            follow(client, &resized.pod, &to).await?;
+        if mode == Mode::Change {
+            follow(client, pod, &to).await?;
         }
-        resized.text = words(instance, cpus, &to, waits, dry_run);
+        resized.text = words(instance, cpus, &to, waits, mode);
         resized.to = to;
     } else if instance.exclusive.len() != cpus as usize {
-        let is_node_damaged = is_file_unusable(&found.described);
-        resized.refuse(&instance.container, cpus, dry_run, is_node_damaged);
+        resized.outcome = refused;
+        (resized.text, resized.fix) = advice(&found, cpus);
     }
     Ok(resized)
 }
 
-impl Resized {
-    /// Says why nothing changes, and what to do instead: kubelet chose the CPUs.
-    fn refuse(&mut self, container: &str, cpus: u32, dry_run: bool, is_node_damaged: bool) {
-        if !dry_run {
-            self.outcome = REFUSED;
-        }
-        let (now, first) = if is_node_damaged {
-            (
-                "; the node isolates no new VM now",
-                "repair the node: steliactl why node\n",
-            )
-        } else {
-            ("", "")
-        };
-        let from = &self.from;
-        self.text = format!("kubelet assigned CPUs {from}, and a pod keeps its CPUs until it is deleted{now}");
-        self.fix = format!(
-            "{first}set cpu: \"{cpus}\" in requests and limits of container {container} in MANIFEST\n\
-             kubectl replace --force -f MANIFEST"
-        );
+/// # Errors
+/// The node has fewer CPUs than this that are not reserved.
+fn has_room(described: &Description, cpus: u32) -> Result<(), Failure> {
+    let (all, reserved) = (
+        described.node.topology.online().len(),
+        OnlineCpus::of(described).reserved.len(),
+    );
+    if all == 0 || cpus as usize <= all - reserved {
+        return Ok(());
     }
+    let has = format!("this node has {all} CPUs, {reserved} of them reserved");
+    Err(Failure::Other(format!("no VM can have {cpus} CPUs: {has}")))
+}
+
+/// Why nothing changes, and what to do instead, a line each: kubelet chose the CPUs. Who owns the pod is not known on the node.
+fn advice(found: &Found, cpus: u32) -> (String, String) {
+    let (instance, pod) = (&found.instance, &found.pod);
+    let (now, first) = if is_file_unusable(&found.described) {
+        (
+            "; the node isolates no new VM now",
+            "repair the node (steliactl why node)\n",
+        )
+    } else {
+        ("", "")
+    };
+    let name = if pod.is_named() {
+        format!("-n {} {}", pod.pod_namespace, pod.pod_name)
+    } else {
+        "NAME".to_owned()
+    };
+    let (from, container) = (&instance.exclusive, &instance.container);
+    let set = format!("set cpu: \"{cpus}\" in requests and limits of container {container}");
+    let text = format!("kubelet assigned CPUs {from}, and a pod keeps its CPUs until it is deleted{now}");
+    let fix = format!(
+        "{first}kubectl get pod {name} -o jsonpath='{{.metadata.ownerReferences[*].kind}}'\n\
+         if that prints an owner: {set} in its template (KubeVirt: the VirtualMachine's CPUs), then restart the owner\n\
+         if that prints nothing: {set} in MANIFEST, then kubectl replace --force -f MANIFEST"
+    );
+    (text, fix)
 }
 
 /// Waits until the instance has these CPUs. The daemon answers before it shows what it does.
@@ -137,85 +156,90 @@ async fn follow(client: &Client, pod: &Pod, to: &str) -> Result<(), Failure> {
     }
 }
 
-fn words(instance: &Instance, cpus: u32, to: &str, waits: bool, dry_run: bool) -> String {
+fn words(instance: &Instance, cpus: u32, to: &str, waits: bool, mode: Mode) -> String {
     // I/O threads that have a CPU are in the same list.
     let is_vcpu = |one: &&PinnedThread| matches!(one.thread.role, ThreadRole::Vcpu(_));
     let (vcpus, from) = (instance.vcpus.iter().filter(is_vcpu).count(), &instance.exclusive);
-    if dry_run && waits {
-        let unplugged = vcpus.saturating_sub(cpus as usize);
-        format!("would keep CPUs {to} of {from} once {unplugged} of its {vcpus} vCPUs are unplugged")
-    } else if dry_run {
-        format!("would have CPUs {to} instead of {from}")
-    } else if cpus as usize > from.len() {
-        format!("has CPUs {to} instead of {from}; stelia-runner plugs vCPUs if the VMM has free slots")
-    } else {
-        format!("has CPUs {to} instead of {from}")
+    match mode {
+        Mode::DryRun if waits => {
+            let unplugged = vcpus.saturating_sub(cpus as usize);
+            format!("would keep CPUs {to} of {from} once {unplugged} of its {vcpus} vCPUs are unplugged")
+        }
+        Mode::DryRun => format!("would have CPUs {to} instead of {from}"),
+        Mode::Change if cpus as usize > from.len() => {
+            format!("has CPUs {to} instead of {from}; stelia-runner plugs vCPUs if the VMM has free slots")
+        }
+        Mode::Change => format!("has CPUs {to} instead of {from}"),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::tests::fixtures::{columns, pod, says};
+    use std::sync::Arc;
 
-    fn vm() -> Instance {
-        Instance {
-            exclusive: "2-5".parse().unwrap(),
-            vcpus: vec![Default::default(); 4],
-            container: "vm".to_owned(),
-            ..Instance::default()
-        }
-    }
+    use stelia_api::{Reason, ReasonCode};
+
+    use super::*;
+    use crate::shared::daemon::node::testing::{PODS, node};
+    use crate::tests::fixtures::{columns, pod, says};
 
     #[test]
     fn what_is_done_or_would_be_is_said() {
-        let said = |cpus: u32, to: &str, waits: bool, dry_run: bool| words(&vm(), cpus, to, waits, dry_run);
+        let vm = Instance {
+            exclusive: "2-5".parse().unwrap(),
+            vcpus: vec![Default::default(); 4],
+            ..Instance::default()
+        };
+        let said = |cpus: u32, to: &str, waits: bool, mode: Mode| words(&vm, cpus, to, waits, mode);
         assert_eq!(
-            said(2, "2-3", true, true),
+            said(2, "2-3", true, Mode::DryRun),
             "would keep CPUs 2-3 of 2-5 once 2 of its 4 vCPUs are unplugged"
         );
-        assert_eq!(said(6, "2-7", false, true), "would have CPUs 2-7 instead of 2-5");
-        assert!(said(6, "2-7", false, false).contains("plugs vCPUs"));
-        assert_eq!(said(2, "2-3", true, false), "has CPUs 2-3 instead of 2-5");
+        assert_eq!(
+            said(6, "2-7", false, Mode::DryRun),
+            "would have CPUs 2-7 instead of 2-5"
+        );
+        says(&said(6, "2-7", false, Mode::Change), &["plugs vCPUs"]);
+        assert_eq!(said(2, "2-3", true, Mode::Change), "has CPUs 2-3 instead of 2-5");
+    }
+
+    #[test]
+    fn no_vm_has_more_cpus_than_the_node_has_for_pods() {
+        let refused = |cpus| has_room(&node(), cpus).map_err(|failure| failure.to_string());
+        assert_eq!(refused(6), Ok(()));
+        says(&refused(7).unwrap_err(), &["7 CPUs", "8 CPUs", "2 of them"]);
+        assert_eq!(has_room(&Description::default(), 64), Ok(()));
     }
 
     #[test]
     fn where_kubelet_assigned_the_cpus_nothing_changes_and_the_commands_are_told() {
-        let told = |dry_run: bool, is_node_damaged: bool| {
-            let mut told = Resized {
-                pod: pod("u", "team-a/web"),
-                from: "2-5".to_owned(),
-                to: "2-5".to_owned(),
-                outcome: "planned",
-                text: String::new(),
-                fix: String::new(),
+        let told = |outcome, problem: Option<ReasonCode>| {
+            let mut described = node();
+            described
+                .problems
+                .extend(problem.map(|code| Reason::of_node(code, "x")));
+            let found = Found {
+                pod: pod(PODS[0], "team-a/web"),
+                path: "/".try_into().unwrap(),
+                instance: Arc::clone(&described.node.instances[PODS[0]]),
+                described,
             };
-            told.refuse("vm", 6, dry_run, is_node_damaged);
-            told
+            let (text, fix) = advice(&found, 6);
+            let (from, to) = ("4-5".to_owned(), "4-5".to_owned());
+            Resized {
+                pod: found.pod,
+                from,
+                to,
+                outcome,
+                text,
+                fix,
+            }
         };
-        let planned = told(true, false);
-        insta::assert_snapshot!(planned.text(columns(80)), @r#"
-        NOTE  team-a/web: kubelet assigned CPUs 2-5, and a pod keeps its CPUs until it
-              is deleted
-              effect  kubectl replace --force deletes the pod: the VM restarts
-              fix     1. set cpu: "6" in requests and limits of container vm in MANIFEST
-                      2. kubectl replace --force -f MANIFEST
-        "#);
-        assert_eq!((planned.outcome, planned.failure()), ("planned", None));
-        let refused = told(false, false);
-        assert_eq!(
-            refused.text(columns(80)),
-            planned.text(columns(80)).replace("NOTE", "FAIL")
-        );
-        assert!(refused.failure().unwrap().starts_with("nothing has changed"));
-        let damaged = told(true, true).text(columns(80));
-        says(
-            &damaged,
-            &[
-                "fix     1. repair the node: steliactl why node\n",
-                " 2. set cpu: ",
-                " 3. kubectl ",
-            ],
-        );
+        let refused = told(REFUSED, None);
+        insta::assert_snapshot!(refused.text(columns(80)));
+        assert_eq!(refused.text(columns(80)), told("planned", None).text(columns(80)));
+        assert!(refused.failure().is_some() && told("planned", None).failure().is_none());
+        let damaged = told(REFUSED, Some(ReasonCode::KubeletUnusable)).text(columns(80));
+        says(&damaged, &["fix     1. repair the node", " 4. if that prints nothing"]);
     }
 }

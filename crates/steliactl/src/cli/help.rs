@@ -62,6 +62,9 @@ fn with_tip(mut error: clap::Error) -> clap::Error {
     let other = OTHER_WORDS.iter().find(|(other, _)| *other == command);
     let tip = match other {
         Some((_, command)) => Some(format!("use '{command}'")),
+        None if usage.contains(" export ") => {
+            Some("use 'steliactl export metrics' or 'steliactl export topology'".to_owned())
+        }
         None if command.contains('/') => Some(format!("use 'steliactl show {command}'")),
         None if argument.parse::<u32>().is_ok() && usage.contains("--cpus") => Some(format!("use '--cpus {argument}'")),
         None => None,
@@ -102,13 +105,13 @@ fits. The beginning of a name is not a name.
 
 Exit codes:
   0    success; also when a signal or the end of the reader ends monitor or top
-  1    the daemon refuses, fails or cannot be reached; doctor, verify or ledger
+  1    the daemon refuses, fails or does not answer; doctor, verify or ledger
        verify finds something wrong or cannot find out; noise finds a VM
-       disturbed or cannot count; resize changed nothing; a pod of plan does not
-       fit, or this is unknown
+       disturbed or cannot count; reconcile leaves something wrong; resize
+       changed nothing; a pod of plan does not fit, or this is unknown
   2    wrong usage, or VM matches several VMs
-  3    no such VM, or PATTERN matches none, also if others of several do;
-       status: steliad is not running
+  3    no such VM or namespace, or PATTERN matches none, also if others of
+       several do; steliad is not running
 
 Standard output has data only; messages go to standard error. Output longer
 than the terminal goes through $SYSTEMD_PAGER, $PAGER or less. SYSTEMD_COLORS,

@@ -201,7 +201,10 @@ impl Render for Answer {
         Some(match reason.as_str() {
             UNKNOWN => message.clone(),
             PENDING => format!("kubelet would never answer, and the pod would stay pending: {message}"),
-            _ => format!("{} would reject the pod: {reason}: {message}", self.assigned_by),
+            _ => {
+                let message = self.why()?.because.as_ref().unwrap_or(message);
+                format!("{} would reject the pod: {reason}: {message}", self.assigned_by)
+            }
         })
     }
 }

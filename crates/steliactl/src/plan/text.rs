@@ -99,19 +99,26 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
         parts.push(format!("\n{}", table(&CONTAINERS, &answer.containers, style)));
     }
     if !answer.what_if.is_empty() {
-        let others = table(&WHAT_IF, &answer.what_if, style);
+        let all = answer.what_if.iter();
+        let is_any = all.clone().any(|other| other.answer.why().is_none());
+        let others = if is_any {
+            table(&WHAT_IF, &answer.what_if, style)
+        } else {
+            format!("None of these {} admits the pod.\n", all.len())
+        };
         parts.push(headed("Other settings of kubelet", style, others));
-        let notes: BTreeSet<String> = answer.what_if.iter().flat_map(notes).collect();
+        let refusals = all.clone().filter_map(|other| other.answer.why()).map(refusal);
+        let gates = all.filter(|_| is_any).flat_map(gates);
+        let notes: BTreeSet<String> = gates.chain(refusals).collect();
         parts.push(properties(notes.into_iter().map(|note| ("Note", note)), style));
     }
     parts.concat()
 }
 
-/// What the table of other settings has no room for.
-fn notes(other: &WhatIf) -> impl Iterator<Item = String> {
+/// The feature gates that these settings need.
+fn gates(other: &WhatIf) -> impl Iterator<Item = String> {
     let gates = other.missing_gates.iter();
-    let gates = gates.map(|gate| format!("{} needs the feature gate {gate}", other.change));
-    gates.chain(other.answer.why().map(refusal))
+    gates.map(|gate| format!("{} needs the feature gate {gate}", other.change))
 }
 
 /// Kubelet's reason and message.

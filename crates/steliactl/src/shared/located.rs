@@ -75,15 +75,15 @@ mod tests {
 
     #[test]
     fn one_node_needs_no_share_and_several_have_each_theirs() {
-        let told = |one: Located| (nodes(&one), place(&one));
+        let shown = |one: Located| (nodes(&one), place(&one));
         let pair = |nodes: &str, place: &str| (nodes.to_owned(), place.to_owned());
-        assert_eq!(told(located(&[(0, 100)], 100, 0)), pair("0", "near"));
-        assert_eq!(told(located(&[(1, 100)], 0, 0)), pair("1", "remote"));
+        assert_eq!(shown(located(&[(0, 100)], 100, 0)), pair("0", "near"));
+        assert_eq!(shown(located(&[(1, 100)], 0, 0)), pair("1", "remote"));
         assert_eq!(
-            told(located(&[(0, 60), (1, 10), (2, 30)], 60, 30)),
+            shown(located(&[(0, 60), (1, 10), (2, 30)], 60, 30)),
             pair("0 60%, 1 10%, 2 30%", "60% near, 30% attached, 10% remote")
         );
-        assert_eq!(told(located(&[], 0, 0)), pair("", ""));
+        assert_eq!(shown(located(&[], 0, 0)), pair("", ""));
     }
 
     #[test]

@@ -43,7 +43,7 @@ fn a_silent_daemon_is_not_waited_for_and_the_cure_is_named() {
         assert!(failure.to_string().contains("0.2 s"), "{failure}");
         assert!(failure.fix().unwrap().contains("systemctl status steliad"));
         // It lives, and a pass takes its time.
-        let waited = tokio::time::timeout(patience * 4, client.reconcile(false)).await;
+        let waited = tokio::time::timeout(patience * 4, client.reconcile(crate::shared::daemon::Mode::Change)).await;
         assert!(waited.is_err(), "{waited:?}");
         drop(server);
     });
@@ -65,7 +65,7 @@ fn what_a_caller_lacks_is_named() {
         "polkit cannot be asked about io.stelia.Isolation1.maintain: org.freedesktop.DBus.Error.ServiceUnknown: x";
     assert_eq!(lacks(silent), format!("Permission denied: run as root ({silent})"));
     let stopped = refused("org.freedesktop.DBus.Error.NoReply", "Message recipient disconnected");
-    assert_eq!(stopped, Failure::NotRunning(1).to_string());
+    assert_eq!(stopped, Failure::NotRunning.to_string());
     assert!(
         refused("org.freedesktop.DBus.Error.AccessDenied", "Rejected").starts_with("Permission denied: run as root")
     );

@@ -16,13 +16,13 @@ fn json_is_pretty_short_or_off_and_its_value_needs_an_equals_sign() {
 
 #[test]
 fn a_form_is_asked_for_by_one_option() {
-    let told = |line: &[&str]| steliactl(no_vm().path(), line).unwrap();
-    assert_eq!(told(&["list", "-o", "name"]), "team-a/web\n");
-    assert_eq!(told(&["show", "web", "-o", "name"]), "team-a/web\n");
-    assert_eq!(told(&["-o", "name", "release", "web"]), "team-a/web\n");
-    assert_eq!(told(&["list", "-o", "json"]), told(&["list", "--json"]));
-    assert_eq!(told(&["list", "-o", "table"]), told(&["list"]));
-    let wide = told(&["list", "-o", "wide"]);
+    let shown = |line: &[&str]| steliactl(no_vm().path(), line).unwrap();
+    assert_eq!(shown(&["list", "-o", "name"]), "team-a/web\n");
+    assert_eq!(shown(&["show", "web", "-o", "name"]), "team-a/web\n");
+    assert_eq!(shown(&["-o", "name", "release", "web"]), "team-a/web\n");
+    assert_eq!(shown(&["list", "-o", "json"]), shown(&["list", "--json"]));
+    assert_eq!(shown(&["list", "-o", "table"]), shown(&["list"]));
+    let wide = shown(&["list", "-o", "wide"]);
     assert!(
         wide.lines().next().unwrap().contains("  CONTAINER  UID  ") && wide.contains(UID),
         "{wide}"

@@ -4,25 +4,25 @@ use super::*;
 
 #[test]
 fn the_ledger_of_a_vm_is_asked_of_its_object_and_of_one_that_ended_of_the_manager() {
-    let told = |line: &[&str]| -> serde_json::Value {
+    let shown = |line: &[&str]| -> serde_json::Value {
         let text = steliactl(no_vm().path(), &[line, &["-o", "json"]].concat()).unwrap();
         serde_json::from_str(&text).unwrap()
     };
-    let own = told(&["ledger", "web", "--month", "2024-10"]);
+    let own = shown(&["ledger", "web", "--month", "2024-10"]);
     assert_eq!((&own["promised_us"], &own["pod_name"]), (&json!(8), &json!("web")));
     // October 2024, as the daemon takes it.
     assert_eq!(
         (&own["since_us"], &own["until_us"]),
         (&json!(1_727_740_800_000_000u64), &json!(1_730_419_200_000_000u64))
     );
-    let ended = told(&["ledger", "gone", "--since", "-7d"]);
+    let ended = shown(&["ledger", "gone", "--since", "-7d"]);
     assert_eq!((&ended["pod_uid"], &ended["until_us"]), (&json!("gone"), &json!(0)));
-    assert_eq!(told(&["ledger"]).as_array().unwrap().len(), 2);
-    assert_eq!(told(&["ledger", "g*"])[0]["pod_uid"], json!("gone"));
+    assert_eq!(shown(&["ledger"]).as_array().unwrap().len(), 2);
+    assert_eq!(shown(&["ledger", "g*"])[0]["pod_uid"], json!("gone"));
     let none = steliactl(no_vm().path(), &["ledger", "x*"]).unwrap_err();
     assert_eq!(none.exit_code(), 3, "{none}");
-    assert_eq!(told(&["ledger", "key"]), json!({"key": "q1w2e3r4"}));
-    assert_eq!(told(&["ledger", "web", "--watch", "2min"])["until_us"], json!(120));
+    assert_eq!(shown(&["ledger", "key"]), json!({"key": "q1w2e3r4"}));
+    assert_eq!(shown(&["ledger", "web", "--watch", "2min"])["until_us"], json!(120));
     let names = steliactl(no_vm().path(), &["ledger", "-o", "name"]).unwrap();
     assert_eq!(names, "team-a/gone\nteam-a/web\n");
     let failure = steliactl(no_vm().path(), &["ledger", "nobody"]).unwrap_err();

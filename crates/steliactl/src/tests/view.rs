@@ -78,36 +78,50 @@ fn a_released_vm_that_may_run_is_told_by_status_and_is_no_failure_of_verify() {
     };
     assert!(!printed.contains(RELEASED), "it was not asked for: {printed}");
     // Where it alone is asked for.
-    let told = |line: &[&str]| steliactl(a_vm().path(), line);
+    let shown = |line: &[&str]| steliactl(a_vm().path(), line);
     says(
-        &told(&["verify", "relea*"]).unwrap(),
-        &["NOTE  team-a/released: ", "No VMs. 1 released."],
+        &shown(&["verify", "relea*"]).unwrap(),
+        &[
+            "NOTE  team-a/released: ",
+            "0 of 1 VM verified in the kernel. 1 released.",
+        ],
     );
-    let Err(Failure::Partial { printed, .. }) = told(&["verify", "relea*", "--require=pinned"]) else {
-        panic!("less than what is required fails")
-    };
-    says(&printed, &["FAIL  team-a/released: pinned is required", "Failed: 1 VM"]);
+    for (line, fact) in [
+        (&["verify", "relea*", "--require=pinned"][..], "pinned is required"),
+        // It is named.
+        (&["verify", "released"], "released or ended"),
+    ] {
+        let Err(Failure::Partial { printed, code: 1, .. }) = shown(line) else {
+            panic!("less than what is required fails")
+        };
+        says(&printed, &["FAIL  team-a/released: ", fact, "Failed: 1 VM"]);
+    }
     says(
-        &told(&["noise", "relea*"]).unwrap(),
+        &shown(&["noise", "relea*"]).unwrap(),
         &["NOTE  team-a/released: ", "nothing was counted"],
     );
 }
 
 #[test]
-fn a_daemon_that_does_not_run_is_named_first_and_status_has_systemctls_exit_code() {
+fn a_daemon_that_does_not_run_is_named_first_with_systemctls_exit_code() {
     let stopped = |line: &[&str]| {
         let cli = cli(line);
-        let gone = async || Err(Failure::NotRunning(1));
+        let gone = async || Err(Failure::NotRunning);
         block_on(run(&cli, &Roots::below(Path::new("/nonexistent")), gone)).unwrap_err()
     };
-    for line in [&["list"][..], &["show", "web"], &["why", "web"], &["verify"]] {
+    for line in [
+        &["list"][..],
+        &["show", "web"],
+        &["why", "web"],
+        &["verify"],
+        &["status"],
+    ] {
         let failure = stopped(line);
-        assert_eq!(failure.exit_code(), 1, "{line:?}");
+        assert_eq!(failure.exit_code(), 3, "{line:?}");
         assert!(
             failure
                 .to_string()
                 .starts_with("steliad is not running: running VMs stay isolated")
         );
     }
-    assert_eq!(stopped(&["status"]).exit_code(), 3);
 }

@@ -1,11 +1,13 @@
 //! `list`: one line per VM, trouble first, below what is wrong on the node; or the VMs that a rule is of and that are not managed. As JSON
 //! they are as `Describe` has them.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use stelia_api::Reason;
 use stelia_model::{Instance, Unadopted};
 
-use crate::shared::daemon::{Condition, FORMER, Pod, Selected, age, counts, fact, is_in_trouble, note, restart};
+use crate::shared::daemon::{Condition, Pod, Selected, age, counts, fact, is_in_trouble, note};
 use crate::shared::output::{
     Column, Fact, Meaning, Render, TextStyle, column, counted, facts, now, paragraph, printable, table,
 };
@@ -19,17 +21,6 @@ pub(crate) fn node_lines(problems: &[Reason], style: TextStyle) -> String {
         lines.push((String::new(), "steliactl why node".to_owned(), Meaning::Plain));
     }
     facts(&lines, style)
-}
-
-/// The commands that tell more of VMs in trouble, of which `first` is the first.
-pub(super) fn hints(first: Option<&Instance>, label: &str, lists_problems: bool) -> impl Iterator<Item = Fact> {
-    let why = first.map(|vm| format!("steliactl why {}", name(vm)));
-    let list = first
-        .filter(|_| !lists_problems)
-        .map(|_| "steliactl list --problems".to_owned());
-    let labels = [label.to_owned(), String::new()];
-    let commands = labels.into_iter().zip(why.into_iter().chain(list));
-    commands.map(|(label, command)| (label, command, Meaning::Plain))
 }
 
 fn name(vm: &Instance) -> String {
@@ -49,11 +40,19 @@ const COLUMNS: [Column<Instance>; 10] = [
     column("NOTE", |vm: &Instance| note(vm).to_owned()).or_nothing(),
 ];
 
+/// What `Describe` says of a VM, with what the column STATE has.
+#[derive(Serialize)]
+struct Listed<'a> {
+    condition: Condition,
+    #[serde(flatten)]
+    vm: &'a Instance,
+}
+
 /// As JSON the VMs alone.
 #[derive(Serialize)]
 #[serde(transparent)]
 pub(crate) struct Vms<'a> {
-    vms: Vec<&'a Instance>,
+    vms: Vec<Listed<'a>>,
     #[serde(skip)]
     selected: &'a Selected,
     #[serde(skip)]
@@ -63,9 +62,13 @@ pub(crate) struct Vms<'a> {
 impl<'a> Vms<'a> {
     /// The selected ones, or of them only those in trouble.
     pub(crate) fn of(selected: &'a Selected, only_problems: bool) -> Self {
-        let vms = selected.vms.iter().map(|vm| &**vm);
+        let vms = selected.vms.iter().filter(|vm| !only_problems || is_in_trouble(vm));
+        let listed = |vm: &'a Arc<Instance>| Listed {
+            condition: Condition::of(vm),
+            vm,
+        };
         Self {
-            vms: vms.filter(|vm| !only_problems || is_in_trouble(vm)).collect(),
+            vms: vms.map(listed).collect(),
             selected,
             only_problems,
         }
@@ -73,44 +76,48 @@ impl<'a> Vms<'a> {
 
     /// Counts, and what tells more; for people.
     fn footer(&self, style: TextStyle) -> String {
-        let counts = format!("{}.", counts(self.vms.iter().map(|vm| Condition::of(vm))));
+        let counts = format!("{}.", counts(self.vms.iter().map(|one| one.condition)));
         let counts = (!self.vms.is_empty()).then_some(counts);
         let unmanaged = Some(self.selected.described.node.unadopted.len()).filter(|count| *count > 0);
         let unmanaged = unmanaged.map(|count| format!("{count} not managed: steliactl list --unmanaged"));
-        let former = self.selected.former.iter().map(|(pod, ended_us)| {
-            let ago = format!("{} ago", age(*ended_us, now()));
-            (printable(&format!("  {pod}")), ago, Meaning::Attention)
-        });
-        let former: Vec<Fact> = former.collect();
-        let also = format!("Also {FORMER}; {}:", restart(&self.selected.described));
-        let also = Some(also).filter(|_| !former.is_empty());
-        let lines = counts.into_iter().chain(unmanaged).chain(also);
-        let lines: String = lines.map(|line| paragraph(&line, style)).collect();
-        let first = self.vms.iter().find(|vm| is_in_trouble(vm));
-        let hints: Vec<Fact> = hints(first.copied(), "See", self.only_problems).collect();
-        lines + &facts(&former, style) + &facts(&hints, style)
+        let lines: String = counts
+            .into_iter()
+            .chain(unmanaged)
+            .map(|line| paragraph(&line, style))
+            .collect();
+        let first = self.vms.iter().find(|one| is_in_trouble(one.vm));
+        let why = first.map(|one| format!("steliactl why {}", name(one.vm)));
+        let also = self
+            .selected
+            .former_in_words()
+            .map(|words| ("Also", words, Meaning::Attention));
+        let below = also.into_iter().chain(why.map(|why| ("See", why, Meaning::Plain)));
+        let below = below.map(|(label, text, meaning)| (label.to_owned(), text, meaning));
+        lines + &facts(&below.collect::<Vec<_>>(), style)
     }
 }
 
 impl Render for Vms<'_> {
     fn names(&self) -> Vec<String> {
-        self.vms.iter().map(|vm| name(vm)).collect()
+        self.vms.iter().map(|one| name(one.vm)).collect()
     }
 
     fn text(&self, style: TextStyle) -> String {
         if !style.legend {
-            return table(&COLUMNS, self.vms.iter().copied(), style);
+            return table(&COLUMNS, self.vms.iter().map(|one| one.vm), style);
         }
         let described = &self.selected.described;
         let node = node_lines(&described.problems, style);
         let vms = match self.vms.as_slice() {
             [] => match described.node.instances.len() as u64 {
                 0 => "No VMs.\n".to_owned(),
-                all if self.selected.selection.is_all() => format!("No VM has a problem ({}).\n", counted(all, "VM")),
-                _ if self.only_problems => "None of these VMs has a problem.\n".to_owned(),
+                _ if self.only_problems => {
+                    let all = counted(self.selected.vms.len() as u64, "VM");
+                    format!("No VM has a problem ({all}).\n")
+                }
                 all => format!("No VM matches ({} on this node).\n", counted(all, "VM")),
             },
-            vms => table(&COLUMNS, vms.iter().copied(), style),
+            vms => table(&COLUMNS, vms.iter().map(|one| one.vm), style),
         };
         let footer = style.is_for_people().then(|| self.footer(style));
         node + &vms + &footer.unwrap_or_default()
@@ -151,8 +158,6 @@ fn pod(one: &Unadopted) -> Pod {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use stelia_api::{ReasonCode, State};
     use stelia_kubelet::{PodName, PodUid};
     use stelia_model::FormerVm;
@@ -213,7 +218,6 @@ mod tests {
         payments-productio…r-database-0-x7k2p  isolated  4-5       2  9d
         3 VMs: 1 isolated, 1 degraded, 1 waiting.
         See  steliactl why payments-production/web
-             steliactl list --problems
         ");
         let piped = vms.text(TextStyle::from(true));
         says(&piped, &["VM  ", "STATE     CPUS  VCPUS  AGE  NOTE\n"]);
@@ -229,8 +233,8 @@ mod tests {
         let vms = serde_json::to_value(Vms::of(&troubled, true)).unwrap();
         assert_eq!(vms.as_array().unwrap().len(), 2);
         assert_eq!(
-            (&vms[0]["state"], &vms[0]["pod_name"]),
-            (&"waiting".into(), &"web".into())
+            (&vms[0]["state"], &vms[0]["condition"], &vms[0]["pod_name"]),
+            (&"waiting".into(), &"degraded".into(), &"web".into())
         );
         assert_eq!(vms[0]["degraded"][0]["code"], "no-assignment");
         assert_eq!(vms[1]["not_isolated"]["note"], "no vCPUs yet");
@@ -260,14 +264,11 @@ mod tests {
         let unusable = text(&described);
         says(
             &unusable,
-            &[
-                "1 degraded.\nAlso released",
-                "\n  team-a/kafka  8s ago\n  team-a/db     9s ago\nSee",
-            ],
+            &["1 degraded.\nAlso  team-a/db (9s ago), team-a/kafka (8s ago): released or ended"],
         );
         described.problems.clear();
         never_says(&text(&described), &["team-a/db"]);
-        says(&text(&described), &["\n  team-a/kafka  8s ago\nSee"]);
+        says(&text(&described), &["\nAlso  team-a/kafka (8s ago): released"]);
         let mut none = Selected::all(described.clone());
         none.selection = selection(&["-n", "none"]);
         none.vms.clear();

@@ -7,13 +7,11 @@ use stelia_kernel::locality::size;
 use stelia_model::{Instance, PinnedThread};
 use stelia_settings::Isolation;
 
-use crate::shared::daemon::{Condition, Failure, Pod, Selected, age, reasons};
+use crate::shared::daemon::{Condition, Failure, Pod, Rows, Selected, age};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
 use crate::shared::kernel::threads::{self, Process};
-use crate::shared::output::{
-    Column, Fact, Meaning, Render, TextStyle, column, counted, facts, now, paragraph, printable, table,
-};
+use crate::shared::output::{Column, Render, TextStyle, column, counted, now, paragraph, printable, table};
 
 /// The columns of the first line of a VM, with its state at the right.
 const HEADING_WIDTH: usize = 80;
@@ -130,7 +128,7 @@ impl VmDetails {
         let gap = room.saturating_sub(name.chars().count() + state.len()).max(2);
         let state = condition.meaning().paint(&state, style);
         let mut text = format!("{name}{:gap$}{state}\n", "");
-        text += &facts(&self.lines(shown), style);
+        text += &self.rows(shown).text("  ", style);
         if let Some(locality) = self.locality.as_ref().filter(|_| shown.full) {
             text += &locality.text(style);
         }
@@ -145,44 +143,27 @@ impl VmDetails {
         text
     }
 
-    fn lines(&self, shown: &Shown<'_>) -> Vec<Fact> {
+    fn rows(&self, shown: &Shown<'_>) -> Rows {
         let instance = &self.instance;
-        let mut lines = Vec::new();
-        // Nothing where the text is empty.
-        let mut say = |name: &str, text: &str, meaning| {
-            if !text.is_empty() {
-                lines.push((format!("  {name}"), text.to_owned(), meaning));
-            }
-        };
-        for reason in reasons(instance) {
-            let (name, meaning) = if instance.degraded.contains(reason) {
-                ("Problem", Meaning::Broken)
-            } else {
-                ("Because", Meaning::Attention)
-            };
-            say(name, &reason.text, meaning);
-            say("Effect", reason.code.effect(), Meaning::Plain);
-            say("Fix", &reason.fix, Meaning::Plain);
+        let mut rows = Rows::default();
+        rows.reasons(instance);
+        if !rows.0.is_empty() {
+            rows.say("See", format!("steliactl why {}", self.pod()));
         }
-        let more = reasons(instance)
-            .next()
-            .map(|_| format!("steliactl why {}", self.pod()));
-        say("See", &more.unwrap_or_default(), Meaning::Plain);
-        say("CPUs", &self.cpus(), Meaning::Plain);
+        rows.say("CPUs", self.cpus());
         if let Some(resize) = &instance.pending_resize {
             let (from, to) = (resize.from, resize.to);
             let text = format!("from {from} to {to} CPUs; the guest has to unplug vCPUs");
-            say("Resize", &text, Meaning::Attention);
+            rows.say("Resize", text);
         }
-        say("vCPUs", &self.vcpus(shown.full), Meaning::Plain);
-        say("Threads", &self.others(shown.threads), Meaning::Plain);
+        rows.say("vCPUs", self.vcpus(shown.full));
+        rows.say("Threads", self.others(shown.threads));
         let limit = instance.memory_limit.map(|limit| format!("limit {}", size(limit)));
         let local = self.locality.as_ref().and_then(VmLocality::memory_in_words);
         let memory: Vec<String> = local.into_iter().chain(limit).collect();
-        say("Memory", &memory.join(", "), Meaning::Plain);
-        for part in self.locality.iter().flat_map(VmLocality::remote) {
-            say("Remote", &part, Meaning::Attention);
-        }
+        rows.say("Memory", memory.join(", "));
+        let remote = self.locality.iter().flat_map(VmLocality::remote);
+        remote.for_each(|part| rows.say("Remote", part));
         let ages = [
             (instance.state.name(), instance.state_since_us),
             ("registered", instance.registered_us),
@@ -191,20 +172,22 @@ impl VmDetails {
         let known: Vec<String> = known
             .map(|(what, us)| format!("{what} for {}", age(us, now())))
             .collect();
-        say("Age", &known.join(", "), Meaning::Plain);
+        rows.say("Age", known.join(", "));
         let rule = instance.adopted_by.as_ref();
         let rule = rule.map(|rule| format!(", adopted by rule {rule}")).unwrap_or_default();
-        let pod = format!("{}, container {}{rule}", instance.pod, instance.container);
-        say("Pod", &pod, Meaning::Plain);
+        rows.say(
+            "Pod",
+            format!("{}, container {}{rule}", instance.pod, instance.container),
+        );
+        let (scope, origin) = (&instance.scope, &instance.origin);
         if shown.full {
-            say("Unit", instance.scope.name(), Meaning::Plain);
-            say("Cgroup", instance.scope.as_str(), Meaning::Plain);
-            say("", &format!("{} (container cgroup)", instance.origin), Meaning::Plain);
+            rows.say("Unit", scope.name());
+            rows.say("Cgroup", scope.as_str());
+            rows.say("Cgroup", format!("{origin} (container cgroup)"));
         } else {
-            let unit = format!("{}  (-l: full names, cgroups)", instance.scope.name());
-            say("Unit", &unit, Meaning::Plain);
+            rows.say("Unit", format!("{}  (-l: full names, cgroups)", scope.name()));
         }
-        lines
+        rows
     }
 
     fn cpus(&self) -> String {
@@ -334,7 +317,7 @@ mod tests {
             &[
                 "waiting\n",
                 "  Because  ",
-                "  Fix  ",
+                "  See  ",
                 "  Cgroup  ",
                 " (container cgroup)",
             ],

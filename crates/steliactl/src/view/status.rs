@@ -5,10 +5,10 @@ use stelia_kernel::locality::size;
 use stelia_koordinator::allocator::CpuSource;
 use stelia_model::Node;
 
-use super::list::{hints, node_lines};
+use super::list::node_lines;
+use crate::check::noise::{NOT_REPORTED, unmoved_because};
 use crate::shared::daemon::{
-    Condition, Description, FORMER, OnlineCpus, Pod, age, counts, former_vms, is_file_unusable, is_in_trouble, order,
-    restart, whose,
+    Condition, Description, OnlineCpus, age, counts, former_in_words, former_vms, is_file_unusable, is_in_trouble,
 };
 use crate::shared::output::{Fact, Meaning, Render, TextStyle, counted, facts, now, printable};
 
@@ -33,8 +33,6 @@ impl Status {
         let conditions = || node.instances.values().map(|instance| Condition::of(instance));
         let worst = conditions().min().map(Condition::meaning);
         let worst = worst.filter(|meaning| *meaning != Meaning::Good).unwrap_or_default();
-        let in_trouble = node.instances.values().filter(|instance| is_in_trouble(instance));
-        let first = in_trouble.min_by_key(|instance| order(instance));
         let written = node.kubelet_modified_us;
         let written = written.map(|us| format!(", cpu_manager_state written {} ago", age(us, now)));
         let assigned = match node.cpu_source {
@@ -59,15 +57,10 @@ impl Status {
             (Some(profile), 0) => format!("{profile}, not written yet"),
             (Some(profile), us) => format!("{profile}, written {} ago", age(us, now)),
         };
-        let former: Vec<Pod> = former_vms(&self.description).map(|(pod, _)| pod).collect();
-        let former = (!former.is_empty()).then(|| {
-            let whose = whose(&former.iter().collect::<Vec<_>>());
-            (
-                "Released",
-                format!("{whose}: {FORMER}; {}", restart(&self.description)),
-                Meaning::Attention,
-            )
-        });
+        let former = former_in_words(&self.description, &former_vms(&self.description).collect::<Vec<_>>());
+        let former = former.map(|words| ("Released", words, Meaning::Attention));
+        let more = node.instances.values().any(|instance| is_in_trouble(instance));
+        let more = more.then(|| ("See", "steliactl list --problems".to_owned(), Meaning::Plain));
         let mut lines = vec![("State", counts(conditions()), worst)];
         lines.extend(former);
         lines.extend([
@@ -79,23 +72,13 @@ impl Status {
             ("Ledger", ledger, Meaning::Plain),
             ("Publishing", published, Meaning::Plain),
         ]);
-        let lines = lines.into_iter();
+        let lines = lines.into_iter().chain(more);
         let lines = lines.map(|(name, text, meaning)| (format!("  {name}"), text, meaning));
-        let lines: Vec<Fact> = lines.chain(hints(first.map(|vm| &**vm), "  See", false)).collect();
-        let is_well = if problems.is_empty() {
-            Meaning::Good
-        } else {
-            Meaning::Broken
-        };
-        let state = is_well.paint("running", style);
-        let host = if self.host.is_empty() {
-            ""
-        } else {
-            &format!("{}: ", self.host)
-        };
-        let heading = printable(&format!("{host}steliad {}", self.description.version));
-        let (above, below) = (node_lines(problems, style), facts(&lines, style));
-        format!("{above}{heading} is {state}\n{below}")
+        let lines: Vec<Fact> = lines.collect();
+        let host = Some(&self.host).filter(|host| !host.is_empty());
+        let host = host.map_or(String::new(), |host| format!("{host}: "));
+        let heading = printable(&format!("{host}steliad {} is running", self.description.version));
+        format!("{}{heading}\n{}", node_lines(problems, style), facts(&lines, style))
     }
 
     fn cpus(&self) -> String {
@@ -121,33 +104,28 @@ impl Status {
     }
 }
 
-/// When steliad last compared the node with what it should be, and what it changed.
+/// When steliad last compared the node with what it should be, whether it failed to change something, and what others changed.
 fn checked(node: &Node, now: u64) -> (String, Meaning) {
     let Some(last) = &node.last_pass else {
         return ("not yet".to_owned(), Meaning::Plain);
     };
-    let (ago, changes) = (age(last.ended_us, now), counted(last.steps.into(), "change"));
+    let ago = age(last.ended_us, now);
     if last.failures > 0 {
-        let failed = last.failures;
+        let (failed, changes) = (last.failures, counted(last.steps.into(), "change"));
         let text = format!("{ago} ago, {failed} of {changes} failed: journalctl -u steliad");
         return (text, Meaning::Broken);
     }
-    let mut text = match last.steps {
-        0 => format!("{ago} ago, nothing to change"),
-        _ => format!("{ago} ago, {changes} made"),
-    };
     let (found, repaired) = (node.counters.drift_found, node.counters.drift_repaired);
+    let is_degraded = node.instances.values().any(|one| !one.degraded.is_empty());
+    let mut text = format!("{ago} ago");
     if found > 0 {
-        let is_degraded = node.instances.values().any(|one| !one.degraded.is_empty());
-        let more = if found > repaired && is_degraded {
-            ": steliactl verify"
-        } else {
-            ""
-        };
         text += &format!(
-            "; so far {} by other programs, {repaired} repaired{more}",
+            "; so far {} by other programs, {repaired} repaired",
             counted(found, "change")
         );
+    }
+    if found > repaired && is_degraded {
+        text += ": steliactl verify";
     }
     (text, Meaning::Plain)
 }
@@ -156,19 +134,21 @@ fn checked(node: &Node, now: u64) -> (String, Meaning) {
 fn noise(node: &Node) -> (String, Meaning) {
     let report = &node.quiet.report;
     let (interrupts, threads) = (report.remaining.len() as u64, report.threads_remaining.len() as u64);
-    let text = match node.quiet.steering.as_str() {
-        "off" => "interrupts are not steered (irq-steering = off)".to_owned(),
-        _ if node.quiet.answered_us == 0 => "no data: steliactl noise".to_owned(),
-        _ if interrupts + threads == 0 => {
-            format!("{} moved away, none remains", counted(report.moved.into(), "interrupt"))
-        }
-        _ => {
+    match unmoved_because(&node.quiet) {
+        _ if interrupts + threads > 0 => {
             let both = [counted(interrupts, "interrupt"), counted(threads, "kernel thread")].join(" and ");
             let text = format!("{both} remain on the VMs' CPUs: steliactl noise");
-            return (text, Meaning::Attention);
+            (text, Meaning::Attention)
         }
-    };
-    (text, Meaning::Plain)
+        Some(_) if node.instances.is_empty() => ("nothing to keep off: no VMs".to_owned(), Meaning::Plain),
+        // With the reason the command would be broken on a terminal.
+        Some((NOT_REPORTED, fix)) => (format!("not known: {fix}"), Meaning::Attention),
+        Some((why, fix)) => (format!("{why}: {fix}"), Meaning::Attention),
+        None => {
+            let moved = counted(report.moved.into(), "interrupt");
+            (format!("{moved} moved away, none remains"), Meaning::Plain)
+        }
+    }
 }
 
 impl Render for Status {
@@ -264,7 +244,7 @@ mod tests {
         description.node.counters.drift_found = found;
         says(
             &status(&description).at(NOW, TextStyle::from(true)),
-            &["12s ago, 1 change made; so far 3 changes by other programs"],
+            &["12s ago; so far 3 changes by other programs"],
         );
     }
 }

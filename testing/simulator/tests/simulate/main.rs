@@ -202,6 +202,8 @@ fn the_operators_program_shows_a_simulated_node() {
     };
     assert!(line(VM).contains("isolated") && line(VM).contains("2-3"), "{list}");
     assert!(line(WAITING).contains("waiting"), "{list}");
+    simulation.ctl(&["release", "--dry-run", WAITING]);
+    assert!(simulation.ctl(&["--no-legend", "list"]).contains(WAITING));
     simulation.ctl(&["release", WAITING]);
     assert!(!simulation.ctl(&["--no-legend", "list"]).contains(WAITING));
     let again = simulation.steliactl(&["release", WAITING]);

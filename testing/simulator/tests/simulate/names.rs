@@ -57,13 +57,18 @@ fn a_vm_is_called_by_its_pods_name() {
         assert_eq!(simulation.told(&["why", asked]).0, Some(3), "{asked}");
     }
     assert_eq!(simulation.told(&["show", "team-c"]).0, Some(3));
+    assert_eq!(simulation.told(&["list", "-n", "team-c"]).0, Some(3));
+    // Nor is a command that takes one VM about those that a pattern fits.
+    assert_eq!(simulation.told(&["release", "*"]).0, Some(2));
     // Where several VMs may be selected, it is a pattern.
     for (asked, other) in [("web", true), ("team-a/*", false), ("we*", true), ("*-a/w?b", false)] {
         let shown = simulation.ctl(&["show", asked]);
         assert!(shown.contains(VM) && shown.contains(OTHER) == other, "{asked}: {shown}");
     }
     // The beginning of a name or UID is none, in any command.
-    for command in ["list", "show", "map", "top", "verify", "noise", "why", "release"] {
+    for command in [
+        "list", "show", "map", "top", "monitor", "verify", "noise", "why", "release",
+    ] {
         for asked in ["we", "team-a", "team-a/", "team-a/we", &VM[..8]] {
             let (code, shown, why) = simulation.told(&[command, asked]);
             assert_eq!((code, shown.as_str()), (Some(3), ""), "{command} {asked}: {why}");

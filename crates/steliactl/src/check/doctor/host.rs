@@ -8,14 +8,14 @@ use stelia_kernel::cgroup::hierarchy::CONTROLLERS;
 use stelia_kernel::kernel_release::isolated_is_safe;
 use stelia_kubelet::{CpuManagerState, KubeletConfig};
 
-use super::{CheckResult, NO_VMS, Observed, fail, note, pass, warn};
+use super::{COMMAND_LINE, CONTROLLER_NAMES, CheckResult, KVM, NO_VMS, Observed, RELEASE, fail, note, pass, warn};
 use crate::shared::output::counted;
 
 /// The first version with everything that is used: `Type=notify` with `ExecReload=`, scopes by pidfd where it has them.
 const MIN_SYSTEMD_VERSION: u32 = 252;
 
 pub(super) fn cgroup(seen: &Observed) -> CheckResult {
-    let has = seen.text("sys/fs/cgroup/cgroup.controllers");
+    let has = seen.text(CONTROLLER_NAMES);
     let is_there = |name: &str| has.split_whitespace().any(|one| one == name);
     let missing: Vec<&str> = CONTROLLERS.into_iter().filter(|name| !is_there(name)).collect();
     if missing.is_empty() {
@@ -30,14 +30,13 @@ pub(super) fn cgroup(seen: &Observed) -> CheckResult {
 
 /// Remote partitions came with Linux 6.7; a distribution may have backported them.
 pub(super) fn kernel(seen: &Observed) -> CheckResult {
-    let release = seen.text("proc/sys/kernel/osrelease");
-    let kernel = match release.as_str() {
-        "" => "release not known",
-        release => release,
+    let release = seen.text(RELEASE);
+    let kernel = if release.is_empty() {
+        "release not known"
+    } else {
+        release
     };
-    // The root cgroup does not have the file, so it is looked for in any child with a cpuset.
-    let partition = matching(&seen.root, "sys/fs/cgroup/*/cpuset.cpus.partition").next();
-    match partition.map(|path| path.with_file_name("cpuset.cpus.exclusive").exists()) {
+    match seen.has_exclusive {
         None => note(format!("{kernel}: no cgroup has the cpuset controller yet"), "", ""),
         Some(true) if release.is_empty() => note("release and partition type not known", "", ""),
         Some(true) if isolated_is_safe(kernel) => pass(format!("{kernel}; partition type: isolated")),
@@ -49,6 +48,13 @@ pub(super) fn kernel(seen: &Observed) -> CheckResult {
             warn(fact, "VMs are pinned, not isolated", "install Linux 6.7 or newer")
         }
     }
+}
+
+/// Whether cgroups have `cpuset.cpus.exclusive`; `None`: none has the cpuset controller.
+pub(super) fn has_exclusive(root: &Path) -> Option<bool> {
+    // The root cgroup does not have the file, so it is looked for in any child with a cpuset.
+    let partition = matching(root, "sys/fs/cgroup/*/cpuset.cpus.partition").next();
+    partition.map(|path| path.with_file_name("cpuset.cpus.exclusive").exists())
 }
 
 /// The files below `root` that a pattern fits.
@@ -68,7 +74,7 @@ pub(crate) fn version_of_systemd(root: &Path) -> Option<u32> {
 }
 
 pub(super) fn systemd(seen: &Observed) -> CheckResult {
-    let version = version_of_systemd(&seen.root);
+    let version = seen.systemd;
     let found = version.map_or("not found".to_owned(), |version| version.to_string());
     if version >= Some(MIN_SYSTEMD_VERSION) {
         return pass(found);
@@ -79,7 +85,7 @@ pub(super) fn systemd(seen: &Observed) -> CheckResult {
 
 /// Only a warning: QEMU emulates without it, far too slowly for use.
 pub(super) fn kvm(seen: &Observed) -> CheckResult {
-    if seen.has("dev/kvm") {
+    if seen.has(KVM) {
         return pass("/dev/kvm");
     }
     warn(
@@ -132,8 +138,7 @@ fn isolcpus_of(cmdline: &str) -> Vec<&str> {
 /// Whether `isolcpus=` takes CPUs out of the scheduler's balancing. The list in /sys includes those of partitions.
 pub(super) fn isolcpus(seen: &Observed) -> CheckResult {
     const FIX: &str = "remove isolcpus= from the kernel's command line, reboot; partitions replace it";
-    let cmdline = seen.text("proc/cmdline");
-    let lists = isolcpus_of(&cmdline);
+    let lists = isolcpus_of(seen.text(COMMAND_LINE));
     if lists.is_empty() {
         return pass("not set");
     }

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use kubelet_planner::start_errors::{StartProblem, unknown_gates};
 use stelia_api::{Reason, ReasonCode};
-use stelia_kernel::dra::cpu_drivers;
 use stelia_kernel::proc::unified_cgroup;
 use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::process_place::ProcessPlace;
@@ -16,7 +15,6 @@ use super::services::reported;
 use super::state_file::unusable;
 use super::{Check, CheckResult, KUBELET, NO_VMS, Observed, Outcome, STATE, fail, first_few, note, pass, warn};
 use crate::plan::forgotten;
-use crate::shared::files::without_root;
 use crate::shared::kernel::numbered;
 
 /// A running kubelet keeps the settings that it read when it started.
@@ -58,7 +56,7 @@ pub(super) fn home(seen: &Observed) -> CheckResult {
 }
 
 /// The first process of a pod that is in a cgroup where steliad does not look for pods. `proc` is `/proc`.
-fn misplaced(proc: &Path) -> Option<(i32, ProcessPlace)> {
+pub(super) fn misplaced(proc: &Path) -> Option<(i32, ProcessPlace)> {
     let places = numbered(proc).filter_map(|(pid, folder)| {
         // A process that ends meanwhile has none.
         let text = fs::read_to_string(folder.join("cgroup")).ok()?;
@@ -75,7 +73,7 @@ pub(super) fn cgroups(seen: &Observed) -> CheckResult {
     const NOT_ADMITTED: &str = "no such VM is admitted";
     let stopped = seen.stopped.as_ref().and_then(|read| read.as_ref().ok());
     let kubelet = seen.kubelet.as_ref().ok().or(stopped);
-    let (fact, effect, fix) = match (kubelet, misplaced(&seen.root.join("proc"))) {
+    let (fact, effect, fix) = match (kubelet, &seen.misplaced) {
         (Some(kubelet), _) if !kubelet.cgroup_root.trim_matches('/').is_empty() => (
             format!("kubelet has cgroupRoot: {}", kubelet.cgroup_root),
             NO_VMS,
@@ -141,9 +139,7 @@ pub(super) fn policy(seen: &Observed) -> CheckResult {
 
 /// Two programs that give exclusive CPUs of one node give the same CPU twice.
 pub(super) fn dra(seen: &Observed) -> CheckResult {
-    let drivers = cpu_drivers(&seen.root, &seen.folder).into_iter();
-    let drivers = drivers.map(|(name, file)| format!("{name} ({})", without_root(&seen.root, &file).display()));
-    let found = first_few(&drivers.collect::<Vec<_>>());
+    let found = first_few(&seen.cpu_drivers);
     match seen.allocator.source {
         _ if found.is_empty() => pass("none that assigns CPUs"),
         CpuSource::Steliad => fail(

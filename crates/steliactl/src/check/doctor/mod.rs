@@ -1,7 +1,7 @@
 //! `doctor`: whether this node is ready for VMs. It needs no daemon. What a running one says is wrong on the node is shown, and not
 //! checked again.
 //!
-//! What is observed is read once. A check is a pure function of it.
+//! What is observed is read once, by [`Observed::read`]. A check is a pure function of it.
 
 mod host;
 mod kubelet;
@@ -19,18 +19,21 @@ use std::path::{Path, PathBuf};
 use kubelet_planner::Machine;
 use serde::Serialize;
 use stelia_cpus::Topology;
+use stelia_kernel::dra;
 use stelia_koordinator::allocator::AllocatorPolicies;
 use stelia_koordinator::report::numa;
 use stelia_kubelet::CpuManagerState;
 use stelia_kubelet::config::{self, ConfigError, KubeletConfig};
+use stelia_kubelet::devices::plugin_folder;
 use stelia_kubelet::home::{self, Search};
+use stelia_kubelet::process_place::ProcessPlace;
 use stelia_node_plan::machine;
 use stelia_settings::Settings;
 
 use crate::check::{first_few, printed};
 use crate::shared::daemon::{Description, Failure};
 use crate::shared::files::{KubeletFiles, below, without_root};
-use crate::shared::output::{Meaning, Render, TextStyle, paragraph, stacked};
+use crate::shared::output::{Block, FAIL, Meaning, Render, TextStyle, paragraph};
 pub(super) use host::version_of_systemd;
 pub(crate) use state_file::read_state_file;
 
@@ -51,7 +54,7 @@ enum Outcome {
 impl Outcome {
     const fn label(self) -> (&'static str, Meaning) {
         match self {
-            Self::Fail => ("FAIL", Meaning::Broken),
+            Self::Fail => FAIL,
             Self::Warn => ("WARN", Meaning::Attention),
             Self::Note => ("NOTE", Meaning::Plain),
             Self::Pass => ("PASS", Meaning::Good),
@@ -113,6 +116,14 @@ const KUBELET: &str = "kubelet";
 const STATE: &str = "kubelet-state";
 const DAEMON: &str = "daemon";
 
+const CONTROLLER_NAMES: &str = "sys/fs/cgroup/cgroup.controllers";
+const RELEASE: &str = "proc/sys/kernel/osrelease";
+const COMMAND_LINE: &str = "proc/cmdline";
+const NUMA_BALANCING: &str = "proc/sys/kernel/numa_balancing";
+const KVM: &str = "dev/kvm";
+const SOCKET: &str = "run/stelia/runner/socket";
+const TRACING: &str = "sys/kernel/tracing/events";
+
 /// The most basic first.
 const CHECKS: [(&str, Check); 22] = [
     ("cgroup", host::cgroup),
@@ -139,13 +150,15 @@ const CHECKS: [(&str, Check); 22] = [
     ("locality", vms::locality),
 ];
 
-/// What several checks look at. An error says why it could not be read.
+/// What the checks look at. An error says why it could not be read.
 #[derive(Debug)]
 struct Observed {
-    /// `/`, where each check reads the files that it alone looks at.
-    root: PathBuf,
-    /// kubelet's root directory, below `root`.
-    folder: PathBuf,
+    /// What is in these files, below `/`, where it can be read; of those that are there and not read nothing.
+    texts: BTreeMap<&'static str, String>,
+    /// Whether cgroups have `cpuset.cpus.exclusive`; `None`: none has the cpuset controller.
+    has_exclusive: Option<bool>,
+    /// Its version.
+    systemd: Option<u32>,
     topology: Result<Topology, String>,
     /// The running kubelet's configuration.
     kubelet: Result<KubeletConfig, ConfigError>,
@@ -159,6 +172,14 @@ struct Observed {
     files: KubeletFiles,
     /// The machine as kubelet sees it; `None` where it cannot be read.
     machine: Option<Machine>,
+    /// The first process of a pod in a cgroup where steliad does not look for pods.
+    misplaced: Option<(i32, ProcessPlace)>,
+    /// Of DRA drivers that assign CPUs the names, with their files.
+    cpu_drivers: Vec<String>,
+    /// Whether kubelet has a directory of device plugins.
+    has_plugins: Result<bool, String>,
+    /// The containers whose CPU quota is below their exclusive CPUs.
+    low_quotas: Result<Vec<String>, String>,
     /// What systemd says of steliad's services, by unit: its state, and its status as `systemctl status` shows it. Empty: no answer.
     units: BTreeMap<&'static str, [String; 2]>,
     described: Result<Description, Failure>,
@@ -180,6 +201,14 @@ impl Observed {
         let folder = running.or(home.as_ref().ok()).cloned();
         let folder = below(root, &folder.unwrap_or_else(|| KubeletConfig::default().root_dir));
         let as_kubelet = Topology::read_as_kubelet(&sys).ok().zip(numa::read(&sys).ok());
+        let texts = [CONTROLLER_NAMES, RELEASE, COMMAND_LINE, NUMA_BALANCING].into_iter();
+        let texts = texts.filter_map(|file| Some((file, fs::read_to_string(root.join(file)).ok()?)));
+        let there = [KVM, SOCKET, TRACING].map(|file| (file, String::new())).into_iter();
+        let there = there.filter(|(file, _)| root.join(file).exists());
+        let files = KubeletFiles::read(root, &folder);
+        let state = files.cpus.as_ref().ok().and_then(Option::as_ref);
+        let drivers = dra::cpu_drivers(root, &folder).into_iter();
+        let plugins = plugin_folder(root, &folder);
         Self {
             topology: Topology::read(&sys).map_err(|error| error.to_string()),
             stopped: stopped.then(|| config::kubeadm(root)).flatten().map(|(_, read)| read),
@@ -191,13 +220,22 @@ impl Observed {
                 (home, _) => home,
             },
             allocator: settings.policies.allocator,
-            files: KubeletFiles::read(root, &folder),
+            texts: texts.chain(there).collect(),
+            has_exclusive: host::has_exclusive(root),
+            systemd: version_of_systemd(root),
+            misplaced: kubelet::misplaced(&proc),
+            cpu_drivers: drivers
+                .map(|(name, file)| format!("{name} ({})", without_root(root, &file).display()))
+                .collect(),
+            has_plugins: plugins
+                .try_exists()
+                .map_err(|cause| format!("read {}: {cause}", plugins.display())),
+            low_quotas: vms::low_quotas(root, state),
+            files,
             machine: as_kubelet.map(|(topology, numa)| machine(&topology, &topology.caches(&sys), &numa)),
             kubelet,
             units: BTreeMap::new(),
             described,
-            root: root.to_owned(),
-            folder,
         }
     }
 
@@ -214,14 +252,13 @@ impl Observed {
         }
     }
 
-    /// What is in a file of the node's; empty where it cannot be read.
-    fn text(&self, file: &str) -> String {
-        let text = fs::read_to_string(self.root.join(file)).unwrap_or_default();
-        text.trim().to_owned()
+    /// Empty where it cannot be read.
+    fn text(&self, file: &str) -> &str {
+        self.texts.get(file).map_or("", |text| text.trim())
     }
 
     fn has(&self, file: &str) -> bool {
-        self.root.join(file).exists()
+        self.texts.contains_key(file)
     }
 
     fn kubelet(&self) -> Result<&KubeletConfig, &'static str> {
@@ -253,49 +290,50 @@ fn examine(seen: &Observed) -> Vec<Diagnosis> {
 /// All diagnoses; as JSON a list of them.
 #[derive(Debug, Default, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Examined {
-    diagnoses: Vec<Diagnosis>,
-    /// Whether checks that passed or were skipped are printed too.
-    #[serde(skip)]
-    verbose: bool,
-}
+pub(crate) struct Examined(Vec<Diagnosis>);
 
 /// Runs all checks on the node below `root`. `described`: what the daemon says of it.
-pub(crate) async fn gather(root: &Path, described: Result<Description, Failure>, verbose: bool) -> Examined {
+pub(crate) async fn gather(root: &Path, described: Result<Description, Failure>) -> Examined {
     let mut seen = Observed::read(root, described);
     // systemctl speaks of this host only.
     if root == Path::new("/") {
         seen.read_units().await;
     }
-    let diagnoses = examine(&seen);
-    Examined { diagnoses, verbose }
+    Examined(examine(&seen))
+}
+
+impl Examined {
+    /// The worst first; in the wide form with the checks that passed or were skipped.
+    pub(super) fn blocks(&self, style: TextStyle) -> Vec<Block> {
+        let shown = self.0.iter().filter(|one| style.wide || one.outcome < Outcome::Pass);
+        let mut shown: Vec<&Diagnosis> = shown.collect();
+        shown.sort_by_key(|one| one.outcome);
+        let block = |one: &Diagnosis| Block::new(one.outcome.label(), one.check, &one.fact, one.effect, &one.fix);
+        shown.into_iter().map(block).collect()
+    }
 }
 
 impl Render for Examined {
     fn text(&self, style: TextStyle) -> String {
-        let all = self.verbose || style.wide;
-        let shown = self.diagnoses.iter().filter(|one| all || one.outcome < Outcome::Pass);
-        let mut shown: Vec<&Diagnosis> = shown.collect();
-        shown.sort_by_key(|one| one.outcome);
-        let blocks = shown.into_iter();
-        let blocks = blocks.map(|one| stacked(one.outcome.label(), one.check, &one.fact, one.effect, &one.fix, style));
-        let mut text: String = blocks.collect();
+        let mut text: String = self.blocks(style).iter().map(|block| block.text(style)).collect();
         if style.legend {
-            let of = |outcome| self.diagnoses.iter().filter(|one| one.outcome == outcome).count();
-            let skipped = match of(Outcome::Skip) {
-                0 => String::new(),
-                skipped => format!(", {skipped} skipped"),
+            let of = |outcome| self.0.iter().filter(|one| one.outcome == outcome).count();
+            let [failed, passed, skipped] = [Outcome::Fail, Outcome::Pass, Outcome::Skip].map(of);
+            let hint = if style.wide { "" } else { " (-v)" };
+            // That it is not ready is why the command fails.
+            let ready = if failed == 0 {
+                " This node is ready for VMs."
+            } else {
+                ""
             };
-            let (passed, hint) = (of(Outcome::Pass), if all { "" } else { " (-v)" });
-            let not = self.failure().map(|not| not.replace("this", "This"));
-            let verdict = not.unwrap_or("This node is ready for VMs".to_owned());
-            text += &paragraph(&format!("{passed} passed{hint}{skipped}. {verdict}."), style);
+            let counts = format!("{failed} failed, {passed} passed{hint}, {skipped} skipped.{ready}");
+            text += &paragraph(&counts, style);
         }
         text
     }
 
     fn failure(&self) -> Option<String> {
-        let failed = self.diagnoses.iter().filter(|one| one.outcome == Outcome::Fail);
+        let failed = self.0.iter().filter(|one| one.outcome == Outcome::Fail);
         let failed: Vec<&str> = failed.map(|one| one.check).collect();
         (!failed.is_empty()).then(|| format!("this node is not ready for VMs: {}", failed.join(", ")))
     }

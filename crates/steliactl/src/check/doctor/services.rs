@@ -3,10 +3,9 @@
 
 use stelia_api::quiet::Irqbalance;
 use stelia_api::{Reason, ReasonCode};
-use stelia_kubelet::devices::plugin_folder;
 
 use super::kubelet::OF_FILE;
-use super::{CheckResult, Diagnosis, Observed, Outcome, diagnosis, fail, note, pass, warn};
+use super::{CheckResult, Diagnosis, Observed, Outcome, SOCKET, TRACING, diagnosis, fail, note, pass, warn};
 use crate::check::noise::{NOT_REPORTED, STEER};
 use crate::shared::daemon::{Failure, is_reported};
 use crate::shared::output::counted;
@@ -43,18 +42,16 @@ pub(super) fn daemon(seen: &Observed) -> CheckResult {
     let state = seen.units.get("steliad").map(|[state, _]| state.as_str());
     match (&seen.described, state) {
         (Ok(told), _) => pass(format!("running, version {}", told.version)),
-        (Err(Failure::NotRunning(_)), None | Some("inactive")) => {
-            warn("not running", EFFECT, "systemctl start steliad")
-        }
-        (Err(Failure::NotRunning(_)), Some("failed")) => warn("failed", EFFECT, JOURNAL),
-        (Err(Failure::NotRunning(_)), Some(state)) => warn(format!("does not answer ({state})"), EFFECT, JOURNAL),
+        (Err(Failure::NotRunning), None | Some("inactive")) => warn("not running", EFFECT, "systemctl start steliad"),
+        (Err(Failure::NotRunning), Some("failed")) => warn("failed", EFFECT, JOURNAL),
+        (Err(Failure::NotRunning), Some(state)) => warn(format!("does not answer ({state})"), EFFECT, JOURNAL),
         (Err(denied), _) if denied.is_denied() => note(denied.to_string(), "", "run steliactl doctor as root"),
         (Err(failure), _) => warn(format!("does not answer: {failure}"), EFFECT, JOURNAL),
     }
 }
 
 pub(super) fn socket(seen: &Observed) -> CheckResult {
-    if seen.has("run/stelia/runner/socket") {
+    if seen.has(SOCKET) {
         return pass("/run/stelia/runner/socket");
     }
     let fix = "systemctl enable --now steliad-runner.socket";
@@ -64,11 +61,9 @@ pub(super) fn socket(seen: &Observed) -> CheckResult {
 /// Whether the plugin runs and kubelet knows of it, by its status (`status.rs` in `crates/device-plugin`). Running VMs are not affected.
 pub(super) fn device_plugin(seen: &Observed) -> CheckResult {
     const JOURNAL: &str = "journalctl -u steliad-device-plugin";
-    let folder = plugin_folder(&seen.root, &seen.folder);
-    match (folder.try_exists(), seen.units.get("steliad-device-plugin")) {
+    match (&seen.has_plugins, seen.units.get("steliad-device-plugin")) {
         (Err(cause), _) => {
-            let fact = "whether kubelet has a plugin directory is not known: read";
-            let fact = format!("{fact} {}: {cause}", folder.display());
+            let fact = format!("whether kubelet has a plugin directory is not known: {cause}");
             note(fact, "", "run steliactl doctor as root")
         }
         (Ok(false), _) => pass("off: kubelet has no plugin directory"),
@@ -119,7 +114,7 @@ pub(super) fn ledger(seen: &Observed) -> CheckResult {
     if ledger.key.is_empty() && !ledger.vms.is_empty() {
         return warn("not signed", "nobody can check that it is unchanged", JOURNAL);
     }
-    if !seen.has("sys/kernel/tracing/events") {
+    if !seen.has(TRACING) {
         let fix = "run steliactl doctor as root; then see /sys/kernel/security/lockdown";
         return note("tracefs is not mounted or not readable", "it cannot name tasks", fix);
     }

@@ -7,7 +7,7 @@ use stelia_kernel::containers::{container_levels, least_limit_milli, pod_contain
 use stelia_kernel::locality::{Locality, NodeMemory, size};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState};
 
-use super::{CheckResult, Observed, STATE, first_few, note, pass, warn};
+use super::{CheckResult, NUMA_BALANCING, Observed, STATE, first_few, note, pass, warn};
 use crate::shared::daemon::{Pod, Pods};
 use crate::shared::output::counted;
 
@@ -22,7 +22,7 @@ pub(super) fn numa_balancing(seen: &Observed) -> CheckResult {
     let large = vms
         .filter(|vm| vm.nodes.len() > 1 || memory(vm) >= LARGE_VM_BYTES)
         .count() as u64;
-    if matches!(seen.text("proc/sys/kernel/numa_balancing").as_str(), "" | "0") || large == 0 {
+    if matches!(seen.text(NUMA_BALANCING), "" | "0") || large == 0 {
         return pass("off, or no VM is large");
     }
     let fact = format!("on, with {} of many NUMA nodes or much memory", counted(large, "VM"));
@@ -35,7 +35,7 @@ pub(super) fn numa_balancing(seen: &Observed) -> CheckResult {
 ///
 /// # Errors
 /// Why a quota is not known.
-fn low_quotas(root: &Path, state: Option<&CpuManagerState>) -> Result<Vec<String>, String> {
+pub(super) fn low_quotas(root: &Path, state: Option<&CpuManagerState>) -> Result<Vec<String>, String> {
     let cgroups = KernelCgroups::new(root.join("sys/fs/cgroup"));
     let text = |error: CgroupError| error.to_string();
     let mut low = Vec::new();
@@ -62,11 +62,11 @@ fn low_quotas(root: &Path, state: Option<&CpuManagerState>) -> Result<Vec<String
 pub(super) fn quotas(seen: &Observed) -> CheckResult {
     // Without it the exclusive CPUs are not known.
     seen.files.cpus.as_ref().map_err(|_| STATE)?;
-    match low_quotas(&seen.root, seen.state()) {
+    match &seen.low_quotas {
         Err(why) => note(format!("cannot read the CPU quotas of containers: {why}"), "", ""),
         Ok(low) if low.is_empty() => pass("no CPU quota is below the exclusive CPUs of its container"),
         Ok(low) => warn(
-            first_few(&low),
+            first_few(low),
             "the kernel throttles these containers",
             "restart them; if the quota is 1 %, install crun 1.22 or newer, or use runc, before (containers/crun issue 1794)",
         ),

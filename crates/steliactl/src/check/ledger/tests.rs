@@ -400,7 +400,7 @@ fn what_may_have_been_none_or_is_not_covered_is_not_above_the_guarantee() {
         account.totals.other_tasks = Range { least, most: 9 };
         account.totals.devices.insert("nvme0q3".to_owned(), devices);
         let sums = VmAccount::of(account).sums();
-        let told = rows::is_broken(&sums).then(|| rows::counts(&sums));
-        assert_eq!(told.as_deref().and_then(|above| above.split(' ').next()), above);
+        let shown = rows::is_broken(&sums).then(|| rows::counts(&sums));
+        assert_eq!(shown.as_deref().and_then(|above| above.split(' ').next()), above);
     }
 }

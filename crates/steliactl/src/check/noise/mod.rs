@@ -11,14 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::Serialize;
-use stelia_api::quiet::{Problem, RemainingCause};
+use stelia_api::quiet::{Problem, Quiet, RemainingCause};
 use stelia_cpus::CpuSet;
 
 use super::{first_few, group_by_key};
-use crate::shared::daemon::{Description, FORMER, Pod, Selected, age, is_reported, restart, whose};
+use crate::shared::daemon::{Description, FORMER, Pod, Selected, is_reported, restart, whose, whose_former};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{Fired, interrupts, measured};
-use crate::shared::output::{Column, Meaning, Render, TextStyle, column, counted, now, paragraph, stacked, table};
+use crate::shared::output::{Block, FAIL, NOTE, Render, TextStyle, counted, paragraph};
 
 /// Prefix of the name of a workqueue's rescuer, a thread that runs only when memory is short.
 const RESCUER: &str = "kworker/R-";
@@ -51,9 +51,9 @@ pub(crate) struct Noise {
     /// Whether device interrupts could be counted.
     #[serde(skip)]
     is_counted: bool,
-    /// The selected VMs that were released and may run on: which, when that was, and what to do.
+    /// The selected VMs that were released and may run on: which, and what to do.
     #[serde(skip)]
-    former: Option<(String, String, &'static str)>,
+    former: Option<(String, &'static str)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -86,17 +86,21 @@ struct Source {
     disturbs: bool,
 }
 
+/// Why interrupts are not moved off the VMs' CPUs, and what to do; `None`: they are.
+pub(crate) fn unmoved_because(quiet: &Quiet) -> Option<(&str, &'static str)> {
+    let is_unanswered = quiet.steering.is_empty() || quiet.answered_us == 0 || quiet.report.interrupts == 0;
+    match &quiet.problem {
+        Some(problem) => Some((problem, JOURNAL)),
+        None if quiet.steering == "off" => Some(("irq-steering is off", STEER)),
+        None => is_unanswered.then_some((NOT_REPORTED, START)),
+    }
+}
+
 /// What disturbs the selected VMs.
 pub(crate) async fn gather(roots: &Roots, selected: &Selected) -> Noise {
     let fired = measured(&roots.proc, MEASURE_INTERVAL).await;
-    let former = &selected.former;
     Noise {
-        former: former.first().map(|(_, ended_us)| {
-            let last = if former.len() > 1 { "the last one " } else { "" };
-            let pods: Vec<&Pod> = former.iter().map(|(pod, _)| pod).collect();
-            let told = format!("{FORMER} ({last}{} ago)", age(*ended_us, now()));
-            (whose(&pods), told, restart(&selected.described))
-        }),
+        former: whose_former(&selected.former).map(|whose| (whose, restart(&selected.described))),
         ..noise(&selected.described, selected.uids().as_ref(), fired.as_deref())
     }
 }
@@ -134,12 +138,10 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
         let counted = (vm.interrupts_per_second, vm.interrupts_by_ledger);
         (Reverse(counted), vm.pod.to_string())
     });
-    let is_unanswered = quiet.steering.is_empty() || quiet.answered_us == 0 || quiet.report.interrupts == 0;
-    let (problem, fix_of_problem) = match &quiet.problem {
-        Some(problem) => (Some(problem.as_str()), JOURNAL),
-        None if quiet.steering == "off" => (Some("irq-steering is off"), STEER),
+    let (problem, fix_of_problem) = match unmoved_because(quiet) {
         // Without VMs that have CPUs nothing is asked of steliad-quiet.
-        None if is_unanswered && !vms.is_empty() => (Some(NOT_REPORTED), START),
+        Some((NOT_REPORTED, _)) | None if vms.is_empty() => (None, ""),
+        Some((problem, fix)) => (Some(problem), fix),
         None => (None, "steliactl reconcile"),
     };
     let of_irq = |irq: u32, name: &str, cpus: &CpuSet, reason, text, fix| {
@@ -204,22 +206,6 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
     }
 }
 
-const SOURCES: [Column<Source>; 7] = [
-    column("SOURCE", |one: &Source| one.source.clone()),
-    column("NAME", |one: &Source| one.name.clone()).yields(1).shortens(),
-    column("VM", |one: &Source| one.whose()).yields(2).shortens(),
-    column("CPUS", |one: &Source| one.cpus.to_string()).yields(1),
-    column("PER SECOND", |one: &Source| number(one.per_second)).right(),
-    column("SEEN", |one: &Source| number(one.count)).right(),
-    column("REASON", |one: &Source| {
-        if one.disturbs { one.reason } else { "harmless" }.to_owned()
-    }),
-];
-
-fn number(count: Option<u64>) -> String {
-    count.map(|count| count.to_string()).unwrap_or_default()
-}
-
 impl Source {
     fn new(source: String, name: &str, reason: &'static str, fix: &'static str) -> Self {
         Self {
@@ -252,29 +238,29 @@ impl Noise {
     }
 
     /// What disturbs VMs, by reason and VMs, with a fix below all of one reason; then what is not known.
-    fn findings(&self, style: TextStyle) -> String {
-        let fail = |subject: &str, fact: &str, fix| stacked(("FAIL", Meaning::Broken), subject, fact, "", fix, style);
-        let note = |subject: &str, fact: &str, effect, fix| {
-            stacked(("NOTE", Meaning::Attention), subject, fact, effect, fix, style)
-        };
-        let mut text = String::new();
+    pub(super) fn blocks(&self) -> Vec<Block> {
+        let fail = |subject: &str, fact: &str, fix: &str| Block::new(FAIL, subject, fact, "", fix);
+        let note = |subject: &str, fact: &str, effect, fix: &str| Block::new(NOTE, subject, fact, effect, fix);
+        let mut all = Vec::new();
         for ((why, fix), sources) in group_by_key(self.disturbing().map(|one| ((&one.text, one.fix), one))) {
             for (whose, facts) in group_by_key(sources.iter().map(|one| (one.whose(), one.fact()))) {
-                text += &fail(&whose, &format!("{}; {why}", first_few(&facts)), fix);
+                all.push(fail(&whose, &format!("{}; {why}", first_few(&facts)), fix));
             }
         }
         for one in &self.problems {
             let vm = self.vms.iter().find(|vm| vm.pod.pod_uid == one.pod);
             let whose = vm.map_or("node".to_owned(), |vm| vm.pod.to_string());
-            text += &fail(&whose, &one.text, JOURNAL);
+            all.push(fail(&whose, &one.text, JOURNAL));
         }
         let is_told = |problem: &&String| self.disturbing().any(|one| one.text == **problem);
         if let Some(problem) = self.problem.as_ref().filter(|problem| !is_told(problem)) {
             let effect = "device interrupts are not moved off VMs' CPUs";
-            text += &note("node", problem, effect, self.fix_of_problem);
+            all.push(note("node", problem, effect, self.fix_of_problem));
         }
         if !self.is_counted {
-            text += &note("node", &format!("{UNCOUNTED}: /proc/interrupts cannot be read"), "", "");
+            let label = if self.is_unknown() { FAIL } else { NOTE };
+            let fact = format!("{UNCOUNTED}: /proc/interrupts cannot be read");
+            all.push(Block::new(label, "node", fact, "", ""));
         }
         let offline = self
             .vms
@@ -282,12 +268,12 @@ impl Noise {
             .filter(|vm| self.is_counted && vm.interrupts_per_second.is_none());
         let offline: Vec<&Pod> = offline.map(|vm| &vm.pod).collect();
         if !offline.is_empty() {
-            text += &note(&whose(&offline), "all its CPUs are offline", "", "");
+            all.push(note(&whose(&offline), "all its CPUs are offline", "", ""));
         }
-        if let Some((whose, told, fix)) = self.former.as_ref().filter(|_| self.vms.is_empty()) {
-            text += &note(whose, told, "", fix);
+        if let Some((whose, fix)) = self.former.as_ref().filter(|_| self.vms.is_empty()) {
+            all.push(note(whose, FORMER, "", fix));
         }
-        text
+        all
     }
 
     /// `1 of 2 VMs disturbed`, unless none is.
@@ -297,45 +283,46 @@ impl Noise {
         (!disturbed.is_empty()).then(|| format!("{} of {all} disturbed", disturbed.len()))
     }
 
-    /// `1 of 2 VMs disturbed. 3 harmless sources (-o wide).`
+    /// `1 of 2 VMs disturbed. Not counted: 1 VM. 3 harmless sources (-o json).`
     fn summary(&self, style: TextStyle) -> String {
-        let measured = self.vms.iter().filter(|vm| vm.interrupts_per_second.is_some());
-        let mut text = match (self.disturbed(), measured.count() as u64) {
-            _ if self.vms.is_empty() => "No VM has CPUs of its own: nothing was counted.".to_owned(),
-            (Some(disturbed), _) => disturbed + ".",
-            (None, 0) => String::new(),
-            (None, measured) => {
-                let measured = counted(measured, "VM");
-                format!("Nothing disturbed {measured} for {} s.", MEASURE_INTERVAL.as_secs())
-            }
-        };
-        let harmless = self.sources.len() - self.disturbing().count();
-        if harmless > 0 && !style.wide {
-            text += &format!(" {} (-o wide).", counted(harmless as u64, "harmless source"));
-        }
-        paragraph(text.trim_start(), style)
+        let of_vms = |count: usize| counted(count as u64, "VM");
+        let measured = self.vms.iter().filter(|vm| vm.interrupts_per_second.is_some()).count();
+        let unmeasured = self.vms.len() - measured;
+        let harmless = (self.sources.len() - self.disturbing().count()) as u64;
+        let time = MEASURE_INTERVAL.as_secs();
+        let none = || "No VM has CPUs of its own: nothing was counted".to_owned();
+        let calm = || format!("No device interrupted {} for {time} s", of_vms(measured));
+        let parts = [
+            self.vms.is_empty().then(none),
+            self.disturbed().or_else(|| (measured > 0).then(calm)),
+            (unmeasured > 0).then(|| format!("Not counted: {}", of_vms(unmeasured))),
+            (self.problem.as_deref() == Some(NOT_REPORTED)).then(|| "Kernel threads are not known".to_owned()),
+            (harmless > 0).then(|| format!("{} (-o json)", counted(harmless, "harmless source"))),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        paragraph(&format!("{}.", parts.join(". ")), style)
+    }
+
+    /// Whether nobody has counted device interrupts: what the ledger counted instead is no failure, nor is it called calm.
+    fn is_unknown(&self) -> bool {
+        !self.is_counted && self.vms.iter().any(|vm| vm.interrupts_by_ledger.is_none())
     }
 }
 
 impl Render for Noise {
     fn text(&self, style: TextStyle) -> String {
-        let mut parts = vec![self.findings(style)];
-        if style.wide && !self.sources.is_empty() {
-            parts.push(table(&SOURCES, &self.sources, style));
+        let blocks: String = self.blocks().iter().map(|block| block.text(style)).collect();
+        if !style.legend {
+            return blocks;
         }
-        if style.legend {
-            parts.push(self.summary(style));
-        }
-        parts.retain(|part| !part.is_empty());
-        parts.join("\n")
+        let blank = if blocks.is_empty() { "" } else { "\n" };
+        blocks + blank + &self.summary(style)
     }
 
-    /// What the ledger counted instead is no failure, nor is it called calm.
     fn failure(&self) -> Option<String> {
-        let is_unknown = !self.is_counted && self.vms.iter().any(|vm| vm.interrupts_by_ledger.is_none());
         match (self.disturbed(), self.problems.len() as u64) {
             (Some(disturbed), _) => Some(disturbed),
-            (None, 0) => is_unknown.then(|| UNCOUNTED.to_owned()),
+            (None, 0) => self.is_unknown().then(|| UNCOUNTED.to_owned()),
             (None, problems) => Some(counted(problems, "disturbance")),
         }
     }

@@ -8,14 +8,7 @@ use stelia_api::{Reason, ReasonCode};
 
 use super::*;
 use crate::shared::daemon::node::testing::{PODS, instance_mut, node, quiet};
-use crate::shared::output::manual::explained;
-use crate::tests::fixtures::{columns, headings, holds, never_says, says, text, wide};
-
-#[test]
-fn every_column_is_explained() {
-    let columns = |part| explained("COLUMNS", Some(part));
-    assert_eq!(columns("noise: sources"), headings(&SOURCES));
-}
+use crate::tests::fixtures::{columns, holds, never_says, says, text};
 
 /// VM a has CPUs 4-5, VM b CPU 2; an NVMe queue and a NIC are left on CPUs of both, a thread on a's.
 fn noisy() -> Description {
@@ -78,12 +71,11 @@ fn of(described: &Description) -> Noise {
 
 #[test]
 fn who_is_disturbed_by_what_and_how_often_is_told_with_the_reason_and_a_fix() {
-    let told = of(&noisy());
-    insta::assert_snapshot!(told.text(columns(80)));
-    insta::assert_snapshot!("each_source_is_a_row", told.text(wide()));
-    assert_eq!(told.failure().unwrap(), "2 of 2 VMs disturbed");
+    let shown = of(&noisy());
+    insta::assert_snapshot!(shown.text(columns(80)));
+    assert_eq!(shown.failure().unwrap(), "2 of 2 VMs disturbed");
     holds(
-        &json!(told),
+        &json!(shown),
         json!({
             "/vms/0/pod_uid": PODS[0], "/vms/0/interrupts_per_second": 12, "/vms/1/interrupts_per_second": 0,
             "/sources/0/reason": "managed", "/sources/0/per_second": 12, "/sources/2/source": "thread 99", "/sources/2/count": null, "/problems/0/pod": "",
@@ -114,45 +106,49 @@ fn what_is_not_measured_is_neither_called_calm_nor_broken() {
         (node(), NOT_REPORTED, "enable --now steliad-quiet"),
         (off(), "irq-steering is off", "systemctl reload steliad"),
     ] {
-        let told = read(&described, None, Some(0), None);
-        assert_eq!(told.failure(), None, "{note}");
+        let shown = read(&described, None, Some(0), None);
+        assert_eq!(shown.failure(), None, "{note}");
         says(
-            &text(&told),
-            &["NOTE  node: ", note, fix, "Nothing disturbed 2 VMs for 1 s.\n"],
+            &text(&shown),
+            &["NOTE  node: ", note, fix, "No device interrupted 2 VMs for 1 s."],
         );
-        never_says(&text(&told), &["FAIL"]);
+        never_says(&text(&shown), &["FAIL"]);
         // What fires is measured, whoever should have moved it.
-        let told = of(&described);
-        assert!(told.failure().is_some(), "{note}");
+        let shown = of(&described);
+        assert!(shown.failure().is_some(), "{note}");
         says(
-            &text(&told),
+            &text(&shown),
             &["FAIL  aaaaaaaa", "12 interrupts/s on CPU 4 by nvme0q3 (irq 130); "],
         );
-        assert_eq!(text(&told).matches(fix).count(), 1);
+        assert_eq!(text(&shown).matches(fix).count(), 1);
     }
     // What the ledger has counted was not counted now.
-    for (by_ledger, failure) in [(None, Some(UNCOUNTED)), (Some(0), None)] {
-        let told = read(&calm(), None, None, by_ledger);
-        assert_eq!(told.failure().as_deref(), failure);
-        says(&text(&told), &["NOTE  node: ", UNCOUNTED]);
-        never_says(&text(&told), &["Nothing disturbed"]);
+    for (by_ledger, failure, label) in [(None, Some(UNCOUNTED), "FAIL"), (Some(0), None, "NOTE")] {
+        let shown = read(&calm(), None, None, by_ledger);
+        assert_eq!(shown.failure().as_deref(), failure);
+        says(&text(&shown), &[label, UNCOUNTED, "Not counted: 2 VMs."]);
+        never_says(&text(&shown), &["No device interrupted"]);
     }
     // Nothing runs on CPUs that are offline.
     let mut offline = calm();
     instance_mut(&mut offline, PODS[0]).exclusive = "9".parse().unwrap();
-    let told = read(&offline, None, Some(0), None);
-    assert_eq!((told.failure(), told.vms[1].interrupts_per_second), (None, None));
+    let shown = read(&offline, None, Some(0), None);
+    assert_eq!((shown.failure(), shown.vms[1].interrupts_per_second), (None, None));
     says(
-        &text(&told),
-        &["NOTE  aaaaaaaa", "offline", "Nothing disturbed 1 VM for"],
+        &text(&shown),
+        &[
+            "NOTE  aaaaaaaa",
+            "offline",
+            "No device interrupted 1 VM for 1 s. Not counted: 1 VM.",
+        ],
     );
 }
 
 #[test]
 fn what_fires_and_is_reported_by_nobody_is_named() {
-    let told = of(&calm());
-    let [source] = told.sources.as_slice() else {
-        panic!("{told:?}")
+    let shown = of(&calm());
+    let [source] = shown.sources.as_slice() else {
+        panic!("{shown:?}")
     };
     assert_eq!((source.reason, source.fix), ("not-moved", "steliactl reconcile"));
     assert_eq!(read(&calm(), Some(PODS[1]), Some(12), None).sources, []);
@@ -160,14 +156,14 @@ fn what_fires_and_is_reported_by_nobody_is_named() {
 
 #[test]
 fn of_one_vm_only_what_reaches_its_cpus_is_told() {
-    let told = read(&noisy(), Some(PODS[1]), Some(0), None);
-    let ([vm], [interrupt, _]) = (told.vms.as_slice(), told.sources.as_slice()) else {
-        panic!("{told:?}")
+    let shown = read(&noisy(), Some(PODS[1]), Some(0), None);
+    let ([vm], [interrupt, _]) = (shown.vms.as_slice(), shown.sources.as_slice()) else {
+        panic!("{shown:?}")
     };
     assert_eq!(vm.pod.pod_uid.as_str(), PODS[1]);
     assert_eq!(interrupt.cpus.to_string(), "2");
     // Of the node's problems and of its own, not of another VM's.
-    assert_eq!(told.failure().unwrap(), "1 of 1 VM disturbed");
+    assert_eq!(shown.failure().unwrap(), "1 of 1 VM disturbed");
 }
 
 #[test]
@@ -178,19 +174,20 @@ fn what_the_kernel_keeps_there_and_never_ran_disturbs_nobody_and_is_shown_only_o
     let quiet = quiet(remaining);
     let report = &mut Arc::make_mut(&mut described.node.quiet).report;
     (report.remaining, report.threads_remaining) = (quiet.report.remaining, quiet.report.threads_remaining);
-    let told = read(&described, None, Some(0), None);
-    assert_eq!(told.failure(), None);
-    says(&text(&told), &["Nothing disturbed", "2 harmless"]);
-    let wide = told.text(wide());
-    says(&wide, &["virtio2-req.4", "kworker/R-xfs", "harmless"]);
-    never_says(&wide, &["FAIL", "2 harmless"]);
+    let shown = read(&described, None, Some(0), None);
+    assert_eq!(shown.failure(), None);
+    says(&text(&shown), &["No device interrupted", "2 harmless"]);
+    never_says(&text(&shown), &["FAIL"]);
+    let names = shown.sources.iter().map(|one| (one.name.as_str(), one.disturbs));
+    let names: Vec<(&str, bool)> = names.collect();
+    assert_eq!(names, [("virtio2-req.4", false), ("kworker/R-xfs", false)]);
 }
 
 #[test]
 fn what_the_ledger_has_not_seen_disturbs_nobody() {
     let disturbs = |described: &Description, by_ledger| {
-        let told = read(described, None, Some(0), by_ledger);
-        let sources = told.disturbing().map(|one| one.source.clone());
+        let shown = read(described, None, Some(0), by_ledger);
+        let sources = shown.disturbing().map(|one| one.source.clone());
         sources.filter(|one| one.starts_with("irq")).collect::<Vec<_>>()
     };
     // The daemon reports the second one, whose mask should have been written.
@@ -207,19 +204,19 @@ fn what_the_ledger_has_not_seen_disturbs_nobody() {
 
 #[test]
 fn a_calm_node_says_so_and_succeeds() {
-    let told = read(&calm(), None, Some(0), None);
-    assert_eq!(told.failure(), None);
-    assert_eq!(text(&told), "Nothing disturbed 2 VMs for 1 s.\n");
-    assert_eq!(told.text(TextStyle::from(false)), "");
+    let shown = read(&calm(), None, Some(0), None);
+    assert_eq!(shown.failure(), None);
+    assert_eq!(text(&shown), "No device interrupted 2 VMs for 1 s.\n");
+    assert_eq!(shown.text(TextStyle::from(false)), "");
     let mut empty = calm();
     empty.node.instances.clear();
     let mut none = of(&empty);
     assert_eq!(text(&none), "No VM has CPUs of its own: nothing was counted.\n");
-    none.former = Some(("team-a/web".to_owned(), "released (5m ago)".to_owned(), "restart it"));
+    none.former = Some(("team-a/web (5m ago)".to_owned(), "restart it"));
     says(
         &text(&none),
         &[
-            "NOTE  team-a/web: released (5m ago)",
+            "NOTE  team-a/web (5m ago): released",
             "restart it",
             "nothing was counted",
         ],

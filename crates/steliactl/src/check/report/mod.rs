@@ -1,5 +1,5 @@
-//! `report`: the whole node in one text, to be pasted into a ticket. A section is the answer of another command, as that renders it. What cannot be
-//! read is missing, the rest is there.
+//! `report`: the whole node in one text, to be pasted into a ticket, trouble first. A section is the answer of another command, as that renders it. What
+//! cannot be read is missing, the rest is there.
 
 #[cfg(test)]
 mod tests;
@@ -12,14 +12,17 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use stelia_kubelet::config;
 use stelia_kubelet::home::Search;
+use stelia_model::Instance;
 use tokio::time::{Instant, sleep};
 
-use crate::check::{doctor, ledger, noise, printed, verify};
-use crate::shared::daemon::{Client, FORMER, Failure, Selected};
+use crate::check::doctor::{self, Examined};
+use crate::check::verify::{self, Verified};
+use crate::check::{ledger, noise, printed};
+use crate::shared::daemon::{Client, Failure, Selected, is_in_trouble};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::rates;
 use crate::shared::kernel::sample::Sample;
-use crate::shared::output::{Render, TextStyle, human, now, printable, properties, time};
+use crate::shared::output::{Block, FAIL, Render, TextStyle, human, now, printable, progress, properties, time};
 use crate::view::list::Vms;
 use crate::view::status::Status;
 use crate::view::{map, show};
@@ -67,40 +70,55 @@ impl Render for Report {
 impl Report {
     /// Adds an answer, or why there is none. Nothing is cut: it is for a ticket.
     fn add<T: Render>(&mut self, name: &str, heading: &str, answer: Result<T, Failure>) {
+        self.add_with(name, heading, answer, |_, _| Vec::new());
+    }
+
+    /// The same with what the answer found. What is wrong on the node is told by the first section that finds it.
+    fn add_with<T: Render>(
+        &mut self,
+        name: &str,
+        heading: &str,
+        answer: Result<T, Failure>,
+        findings: impl FnOnce(&T, TextStyle) -> Vec<Block>,
+    ) {
         let json = |answer: &T| serde_json::to_value(answer).map_err(|cause| Failure::Other(cause.to_string()));
         let (json, answer) = match answer.and_then(|answer| Ok((json(&answer)?, answer))) {
             Ok(answer) => answer,
             Err(failure) => return self.missing.push(format!("{heading}: {failure}")),
         };
+        let style = TextStyle::from(true);
         self.json.insert(name.to_owned(), json);
-        let text = answer.text(TextStyle::from(true));
-        let former = |line: &&str| line.starts_with("NOTE  ") && line.contains(FORMER);
-        let failed = text.lines().filter(|line| line.starts_with("FAIL  ") || former(line));
-        let mut failed: Vec<&str> = failed.map(|line| &line[6..]).collect();
-        let failure = answer.failure().unwrap_or_default();
-        if failed.is_empty() && !failure.is_empty() {
-            failed.push(&failure);
+        self.text += &format!("== {heading} ==\n{}\n\n", answer.text(style).trim_end());
+        let failed: Vec<Block> = findings(&answer, style)
+            .into_iter()
+            .filter(|one| one.label == FAIL)
+            .collect();
+        if failed.is_empty() {
+            let failure = answer.failure().map(|failure| format!("{heading}: {failure}"));
+            self.wrong.extend(failure);
         }
-        for line in failed {
-            // What is wrong on the node is told by the first section that finds it, as is which VMs were released.
-            let fact = match line.strip_prefix("node: ") {
-                _ if line.contains(FORMER) => FORMER,
-                fact => fact.unwrap_or(line),
-            };
-            // A diagnosis may add to the fact what follows from it.
-            let [whole, begun] = [format!(": {fact}"), format!(": {fact}; ")];
-            let is_said = |said: &String| {
-                said.ends_with(&whole) || said.contains(&begun) || fact == FORMER && said.contains(FORMER)
-            };
-            if !self.wrong.iter().any(is_said) {
-                self.wrong.push(format!("{heading}: {line}"));
+        for Block { subject, fact, .. } in failed {
+            let about = format!("{subject}: {fact}");
+            let found = if subject == "node" { &fact } else { &about };
+            if !self.wrong.iter().any(|said| said.ends_with(&format!(": {found}"))) {
+                self.wrong.push(format!("{heading}: {about}"));
             }
         }
-        self.text += &format!("== {heading} ==\n{}\n\n", text.trim_end());
+    }
+
+    /// Adds those of the VMs that are to be shown here, in detail, if there are any.
+    fn add_details(&mut self, names: [&str; 2], all: &Selected, roots: &Roots, is_shown: fn(&Instance) -> bool) {
+        let mut some = all.clone();
+        some.vms.retain(|vm| is_shown(vm));
+        some.former.clear();
+        if !some.vms.is_empty() {
+            let [name, heading] = names;
+            self.add(name, heading, show::gather(&some, roots, false, false));
+        }
     }
 }
 
-/// Reads everything, and samples the VMs' load for this long.
+/// Reads everything, and samples the VMs' load for this long. Says on standard error what takes time.
 pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root: &Path, time: Duration) -> Report {
     let mut report = Report::default();
     report.add("host", "Host", Ok(host(root)));
@@ -108,26 +126,35 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         Ok(client) => client.describe().await,
         Err(failure) => Err(failure.clone()),
     };
-    let doctor = doctor::gather(root, described.clone(), true).await;
-    report.add("doctor", "Readiness of the node", Ok(doctor));
+    let all = described.as_ref().ok().map(|told| Selected::all(told.clone()));
+    if let Some(all) = &all {
+        report.add_details(["trouble", "VMs in trouble"], all, roots, is_in_trouble);
+    }
+    progress("report: readiness of the node");
+    let doctor = doctor::gather(root, described.clone()).await;
+    report.add_with("doctor", "Readiness of the node", Ok(doctor), Examined::blocks);
     let client = client.as_ref().ok().filter(|_| described.is_ok());
-    if let (Some(client), Ok(description)) = (client, &described) {
-        let all = Selected::all(description.clone());
+    if let (Some(client), Some(all)) = (client, &all) {
+        let description = &all.described;
+        progress("report: verification");
+        let verified = verify::gather(client, roots, all, Default::default()).await;
+        report.add_with("verify", "Verification", verified, Verified::blocks);
+        progress("report: interrupts");
+        let noise = noise::gather(roots, all).await;
+        let heading = "Interrupts and kernel threads";
+        report.add_with("noise", heading, Ok(noise), |one, _| one.blocks());
+        report.wrong.extend(all.former_in_words());
         report.add("status", "Node", Ok(Status::of(description, String::new())));
-        let verified = verify::gather(client, roots, &all, Default::default()).await;
-        report.add("verify", "Verification", verified);
-        report.add("list", "VMs", Ok(Vms::of(&all, false)));
-        let noise = noise::gather(roots, &all).await;
-        report.add("noise", "Interrupts and kernel threads", Ok(noise));
+        report.add("list", "VMs", Ok(Vms::of(all, false)));
+        progress("report: load");
         let (began, before) = (Instant::now(), Sample::read(description, roots, Duration::ZERO));
         sleep(time).await;
         let load = rates(&before, &Sample::read(description, roots, began.elapsed()));
         report.add("top", "Load", Ok(load));
-        report.add("map", "CPUs", Ok(map::gather(&all, roots)));
-        if !description.node.instances.is_empty() {
-            report.add("show", "VMs in detail", show::gather(&all, roots, false, false));
-        }
+        report.add("map", "CPUs", Ok(map::gather(all, roots)));
+        report.add_details(["show", "Other VMs in detail"], all, roots, |vm| !is_in_trouble(vm));
     }
+    progress("report: ledger and journal");
     if let Err(failure) = &described {
         report.wrong.push(failure.to_string());
         report.missing.push(format!("what the daemon knows: {failure}"));
@@ -159,6 +186,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         let lacks = "VFIO devices that processes have open: run steliactl report as root";
         report.missing.push(lacks.to_owned());
     }
+    progress("");
     report
 }
 

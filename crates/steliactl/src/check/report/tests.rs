@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::shared::daemon::node::testing::node;
+use crate::shared::output::Meaning;
 use crate::tests::fixtures::{block_on, folder, holds, never_says, says, text};
 
 #[derive(serde::Serialize)]
@@ -29,22 +30,29 @@ fn the_text_has_every_section_and_no_control_characters_and_json_a_member_for_ea
     report.add("kubelet_config", "kubelet's configuration", Ok(Listing(kubelet)));
     report.add("journal", "Journal", Ok(Listing(json!("a\x1b[2J\nb\n"))));
     report.add::<Listing>("ledger", "Ledger", Err(Failure::Other("it is off\x1b".to_owned())));
-    let listing = |text: &str| Ok(Listing(json!(text)));
-    report.add(
-        "doctor",
+    let block = |label, subject: &str, fact: &str| Block::new(label, subject, fact, "", "");
+    let mut find = |heading: &str, blocks: Vec<Block>| {
+        report.add_with("x", heading, Ok(Listing(json!(""))), |_, _| blocks);
+    };
+    find(
         "Readiness",
-        listing("FAIL  kubelet-state: cut; 2 checks need it\n"),
+        vec![
+            block(FAIL, "kubelet-state", "cut"),
+            block(("NOTE", Meaning::Plain), "kvm", "b"),
+        ],
     );
-    report.add(
-        "verify",
+    find(
         "Verification",
-        listing("FAIL  node: cut\nFAIL  web: a\nFAIL  db: a\n"),
+        ["node: cut", "web: a", "db: a"]
+            .map(|one| one.split_once(": ").unwrap())
+            .map(|(subject, fact)| block(FAIL, subject, fact))
+            .into(),
     );
     report.add("noise", "Noise", Ok(Failing));
     let text = text(&report);
     assert!(
         text.starts_with(
-            "== What is wrong ==\nReadiness: kubelet-state: cut; 2 checks need it\nVerification: web: a\nVerification: db: a\nNoise: 2 disturbances?\n\n== Node =="
+            "== What is wrong ==\nReadiness: kubelet-state: cut\nVerification: web: a\nVerification: db: a\nNoise: 2 disturbances?\n\n== Node =="
         ),
         "{text}"
     );

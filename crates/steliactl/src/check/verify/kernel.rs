@@ -17,9 +17,8 @@ use stelia_model::record::Tree;
 use stelia_model::{Instance, PinnedThread};
 use stelia_settings::{AdoptPlacement, Isolation};
 
-use super::NODE;
 use crate::check::first_few;
-use crate::shared::daemon::Description;
+use crate::shared::daemon::{Description, NODE};
 use crate::shared::kernel::Roots;
 
 /// Cgroups that are looked at for others on the VMs' CPUs.

@@ -21,12 +21,12 @@ use stelia_kubelet::PodUid;
 use stelia_model::{Instance, PinnedReason};
 
 use crate::check::{first_few, ledger};
-use crate::shared::daemon::{Client, Description, FORMER, Failure, Pod, Selected, lines_by_pod, reason_of, restart};
+use crate::shared::daemon::{
+    Client, Description, FORMER, Failure, Mode, NODE, Pod, Selected, lines_by_pod, reason_of, restart,
+};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{self, natural};
 
-/// The UID of what is of the whole node.
-const NODE: &str = "-";
 /// The fix of what the dry run would change.
 const REPAIR: &str = "steliactl reconcile";
 /// The code of a VM that was released and may run on.
@@ -180,7 +180,7 @@ pub(crate) async fn gather(
     demands: Demands,
 ) -> Result<Verified, Failure> {
     let mut described = selected.described.clone();
-    let (demanded, uids) = (&selected.selection, selected.uids());
+    let (demanded, named, uids) = (&selected.selection, &selected.released, selected.uids());
     let selected = uids.as_ref();
     let (mut before, mut reading) = (BTreeSet::new(), 0);
     let (mut findings, now) = loop {
@@ -188,7 +188,7 @@ pub(crate) async fn gather(
         described.node.instances.retain(|uid, _| of_selected(uid));
         // The kernel comes first: a dry run may be what makes the daemon look.
         let checked = kernel::check(&described, roots);
-        let preview = client.reconcile(true).await?;
+        let preview = client.reconcile(Mode::DryRun).await?;
         let now = output::now();
         let mut findings = one_reading(&described, &checked, &preview, demands, now);
         reading += 1;
@@ -199,7 +199,7 @@ pub(crate) async fn gather(
         described = client.describe().await?;
     };
     let former = demanded.former(&described);
-    findings.extend(of_former(former, restart(&described), demands));
+    findings.extend(of_former(former, named, restart(&described), demands));
     let mut unread = Some("the ledger is off".to_owned());
     if described.node.ledger.enabled {
         let above = ledger::above_guarantee(client, selected).await;
@@ -215,23 +215,6 @@ pub(crate) async fn gather(
         verified.not_checked = format!("interrupts (steliactl noise), the last 24 hours ({why})");
     }
     Ok(verified)
-}
-
-/// What an answer of `Reconcile` says is wrong, and which VMs of the description after it wait.
-pub(crate) fn told(mut described: Description, answer: &Map<String, Value>) -> Verified {
-    let (demands, now) = (Demands::default(), output::now());
-    let mut by_pod = reasons_by_pod(answer);
-    let mut of = |uid: &str| {
-        let rows = by_pod.remove(uid).unwrap_or_default().into_iter();
-        rows.map(|(_, reason)| reason).collect()
-    };
-    described.problems = of(NODE);
-    for (uid, vm) in &mut described.node.instances {
-        Arc::make_mut(vm).degraded = of(uid.as_str());
-    }
-    let mut findings = one_reading(&described, &BTreeMap::new(), &Map::new(), demands, now);
-    findings.retain(|one| matches!(one.kind, Kind::Node | Kind::Daemon | Kind::Waiting));
-    Verified::of(&described, findings, demands, now)
 }
 
 /// The reasons of an answer of the daemon's, by the UID of their pod or `-` for the node, each with its code, which may be one that only a newer
@@ -264,9 +247,9 @@ fn one_reading(
     let vms = described.node.instances.iter();
     let vms = vms.map(|(uid, vm)| (Pod::of(uid, vm), Some(vm)));
     let of_one = |(pod, vm): (Pod, Option<&Arc<Instance>>)| {
-        let (kind, told) = vm.map_or((Kind::Node, &described.problems), |vm| (Kind::Daemon, &vm.degraded));
-        let told = told.iter().map(|reason| Finding::of(pod.clone(), kind, reason));
-        let mut found: Vec<Finding> = told.collect();
+        let (kind, reasons) = vm.map_or((Kind::Node, &described.problems), |vm| (Kind::Daemon, &vm.degraded));
+        let reasons = reasons.iter().map(|reason| Finding::of(pod.clone(), kind, reason));
+        let mut found: Vec<Finding> = reasons.collect();
         let new = |kind, code: &str, text: &str, fix: String| Finding::new(pod.clone(), kind, code, text, fix);
         let own_steps = steps.get(pod.pod_uid.as_str());
         let would_change = own_steps.is_some() || steps.contains_key(NODE);
@@ -278,8 +261,8 @@ fn one_reading(
             new(Kind::Kernel, code, text, Reason::of_node(known, "").fix)
         });
         for unseen in [of_dry_run.collect::<Vec<_>>(), of_kernel.collect()] {
-            let told: Vec<String> = found.iter().map(|one| one.code.clone()).collect();
-            for mut one in unseen.into_iter().filter(|one| !told.contains(&one.code)) {
+            let known: Vec<String> = found.iter().map(|one| one.code.clone()).collect();
+            for mut one in unseen.into_iter().filter(|one| !known.contains(&one.code)) {
                 one.text += " (steliad has not seen this yet)";
                 if would_change {
                     let again = if one.fix.is_empty() { "" } else { "; if it returns: " };
@@ -350,10 +333,15 @@ fn of_state(pod: Pod, instance: &Instance, demands: Demands, now: u64) -> Option
     })
 }
 
-/// The VMs that were released and may run on: less than any state that may be required.
-fn of_former(former: Vec<(Pod, u64)>, fix: &str, demands: Demands) -> impl Iterator<Item = Finding> {
+/// The VMs that were released and may run on: less than any state that may be required, or than is expected of one that is named.
+fn of_former(
+    former: Vec<(Pod, u64)>,
+    named: &[(Pod, u64)],
+    fix: &str,
+    demands: Demands,
+) -> impl Iterator<Item = Finding> {
     former.into_iter().map(move |(pod, ended_us)| Finding {
-        fails: demands.require.is_some(),
+        fails: demands.require.is_some() || named.iter().any(|(one, _)| *one == pod),
         since_us: Some(ended_us).filter(|us| *us > 0),
         ..Finding::new(pod, Kind::State, RELEASED, demands.required(FORMER), fix)
     })

@@ -182,7 +182,7 @@ fn too_many_cgroups_are_one_finding_of_the_node_and_those_of_a_container_do_not_
     assert_eq!(checked[PODS[0]], Ok(Vec::new()));
     let checked = checked.iter().map(|(pod, one)| (pod.as_str(), one.clone())).collect();
     let all = found(&described(), checked, &preview(&[], &[]), Demands::default());
-    assert_eq!(told(&all), [(Kind::Unread, "not-checked", true), WAITS]);
+    assert_eq!(reported(&all), [(Kind::Unread, "not-checked", true), WAITS]);
     says(&all.findings[0].text, &["more than 10000 cgroups"]);
     assert_eq!(
         (all.findings[0].pod.pod_uid.as_str(), all.instances[0].verified),
@@ -253,7 +253,7 @@ fn difference(code: &'static str) -> kernel::Checked {
 }
 
 /// Kind, code and whether it fails, of each finding.
-fn told(verified: &Verified) -> Vec<(Kind, &str, bool)> {
+fn reported(verified: &Verified) -> Vec<(Kind, &str, bool)> {
     let findings = verified.findings.iter();
     findings.map(|one| (one.kind, one.code.as_str(), one.fails)).collect()
 }
@@ -313,7 +313,7 @@ fn a_difference_is_told_once_whoever_found_it() {
         &same,
         Demands::default(),
     );
-    assert_eq!(told(&one), [(Kind::Daemon, "partition-changed", true), WAITS]);
+    assert_eq!(reported(&one), [(Kind::Daemon, "partition-changed", true), WAITS]);
     assert_eq!(
         one.findings[0].fix,
         "steliactl reconcile; if it returns: find what claims it"
@@ -331,7 +331,7 @@ fn a_difference_is_told_once_whoever_found_it() {
     let plan = preview(&steps[1..], &[]);
     let both = found(&untouched, vec![(a, difference("affinity"))], &plan, Demands::default());
     let expected = [(Kind::Daemon, "differs", true), (Kind::Kernel, "affinity", true), WAITS];
-    assert_eq!(told(&both), expected);
+    assert_eq!(reported(&both), expected);
     says(&both.findings[0].text, &["pin thread 7 to CPU 4; move thread 7"]);
     // Only what the dry run would change is repaired.
     let fixes = both.findings[..2].iter().map(|one| one.fix.starts_with(REPAIR));
@@ -352,7 +352,7 @@ fn a_difference_is_told_once_whoever_found_it() {
         &for_all,
         Demands::default(),
     );
-    assert_eq!(told(&all), expected);
+    assert_eq!(reported(&all), expected);
     assert_eq!(all.findings[0].pod.pod_uid, "-");
     // What only the daemon shows.
     let mut node = tests::described();
@@ -361,14 +361,14 @@ fn a_difference_is_told_once_whoever_found_it() {
     let rows = preview(&[], &[[a, "cpus-offline", "CPU 5 is offline", "online it"]]);
     let all = found(&node, Vec::new(), &rows, Demands::default());
     let daemon = |code| (Kind::Daemon, code, true);
-    assert_eq!(told(&all), [daemon("not-quiet"), daemon("cpus-offline"), WAITS]);
+    assert_eq!(reported(&all), [daemon("not-quiet"), daemon("cpus-offline"), WAITS]);
     assert!(!all.instances[0].verified);
     // The threads of unplugged vCPUs, while the VM gives up CPUs.
     let ended = preview(&[], &[[a, "thread-ended", "7 ended", "none"]]);
     let mut node = tests::described();
     for expected in [vec![daemon("thread-ended"), WAITS], vec![WAITS]] {
         let all = found(&node, vec![(a, difference("thread-ended"))], &ended, Demands::default());
-        assert_eq!(told(&all), expected);
+        assert_eq!(reported(&all), expected);
         instance_mut(&mut node, a).pending_resize = Some(PendingResize::default());
     }
 }
@@ -387,7 +387,7 @@ fn a_problem_of_the_node_is_one_finding_with_effect_and_fix() {
         "drain",
     ]];
     let all = found(&described, Vec::new(), &preview(&[], &rows), Demands::default());
-    assert_eq!(told(&all), [(Kind::Node, "kubelet-unusable", true), WAITS]);
+    assert_eq!(reported(&all), [(Kind::Node, "kubelet-unusable", true), WAITS]);
     says(
         &all.text(columns(60)),
         &[
@@ -415,7 +415,7 @@ fn a_pinned_vm_fails_where_isolation_is_required_or_the_kernel_refused_it() {
         found(&node, Vec::new(), &preview(&[], &[]), demands)
     };
     let wanted = with(PinnedReason::Setting, Some(State::Pinned));
-    assert_eq!((wanted.failure(), told(&wanted)), (None, Vec::new()));
+    assert_eq!((wanted.failure(), reported(&wanted)), (None, Vec::new()));
     assert_eq!(
         text(&wanted),
         "2 of 2 VMs verified in the kernel (1 isolated, 1 pinned).\n"
@@ -424,7 +424,7 @@ fn a_pinned_vm_fails_where_isolation_is_required_or_the_kernel_refused_it() {
         with(PinnedReason::Refused, None),
         with(PinnedReason::Setting, Some(State::Isolated)),
     ] {
-        assert_eq!(told(&below)[0].0, Kind::State);
+        assert_eq!(reported(&below)[0].0, Kind::State);
         assert_eq!(below.failure().as_deref(), Some("failed: 1 VM"));
     }
 }
@@ -472,7 +472,7 @@ fn what_was_not_read_fails_and_counts_as_no_verified_vm() {
         &preview(&[], &[]),
         Demands::default(),
     );
-    assert_eq!(told(&unread), [(Kind::Unread, "not-checked", true), WAITS]);
+    assert_eq!(reported(&unread), [(Kind::Unread, "not-checked", true), WAITS]);
     says(
         &text(&unread),
         &["not checked: Permission denied", "run as root", "0 of 2 VMs verified"],
@@ -504,7 +504,7 @@ fn an_account_above_its_guarantee_fails_unless_only_now_counts() {
     assert_eq!(past.failure(), None);
     says(&text(&past), &["NOTE  aaaaaaaa"]);
     let unread = with(Err(Failure::Other("damaged".to_owned())), false);
-    assert_eq!(told(&unread)[0], (Kind::Ledger, "ledger", true));
+    assert_eq!(reported(&unread)[0], (Kind::Ledger, "ledger", true));
 }
 
 #[test]
@@ -588,7 +588,12 @@ fn without_a_vm_nothing_is_verified() {
             ..Demands::default()
         };
         let former = vec![(pod(PODS[0], "team-a/web"), 1)];
-        Verified::of(&node, of_former(former, "restart it", demands).collect(), demands, NOW)
+        Verified::of(
+            &node,
+            of_former(former, &[], "restart it", demands).collect(),
+            demands,
+            NOW,
+        )
     };
     let (any, isolated) = (with(None), with(Some(State::Isolated)));
     assert_eq!(any.failure(), None);
@@ -598,7 +603,7 @@ fn without_a_vm_nothing_is_verified() {
             "NOTE  team-a/web: released",
             "(2m ago)",
             "restart it",
-            "No VMs. 1 released.\n",
+            "0 of 1 VM verified in the kernel. 1 released.\n",
         ],
     );
     assert_eq!(isolated.failure().as_deref(), Some("failed: 1 VM"));
@@ -606,7 +611,7 @@ fn without_a_vm_nothing_is_verified() {
         &text(&isolated),
         &[
             "FAIL  team-a/web: isolated is required: released",
-            "No VMs. Failed: 1 VM. 1 released.\n",
+            "0 of 1 VM verified in the kernel. Failed: 1 VM. 1 released.\n",
         ],
     );
 }

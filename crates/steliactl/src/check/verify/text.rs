@@ -2,18 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Finding, Kind, NODE, RELEASED, Verified};
+use super::{Finding, Kind, RELEASED, Verified};
 use crate::check::{first_few, group_by_key};
-use crate::shared::daemon::{Pod, age, whose};
-use crate::shared::output::{Meaning, Render, TextStyle, counted, natural, paragraph, stacked};
-
-/// Whom it is about.
-fn subject(pods: &[&Pod]) -> String {
-    match pods {
-        [pod] if pod.pod_uid == NODE => "node".to_owned(),
-        pods => whose(pods),
-    }
-}
+use crate::shared::daemon::{Pod, age, counted_uids, whose};
+use crate::shared::output::{Block, FAIL, Meaning, NOTE, Render, TextStyle, counted, natural, paragraph};
 
 impl Render for Verified {
     /// The VMs because of which the command fails.
@@ -26,24 +18,20 @@ impl Render for Verified {
 
     fn text(&self, style: TextStyle) -> String {
         let blank = if self.findings.is_empty() { "" } else { "\n" };
-        self.blocks(style) + blank + &paragraph(&self.summary(), style)
+        let blocks: String = self.blocks(style).iter().map(|block| block.text(style)).collect();
+        blocks + blank + &paragraph(&self.summary(), style)
     }
 
     fn failure(&self) -> Option<String> {
-        let has_node = self.findings.iter().any(|one| one.fails && one.is_of_node());
-        let vms = Some(self.failing().len() as u64).filter(|count| *count > 0);
-        let failed = [
-            has_node.then(|| "the node".to_owned()),
-            vms.map(|count| counted(count, "VM")),
-        ];
-        let failed: Vec<String> = failed.into_iter().flatten().collect();
-        (!failed.is_empty()).then(|| format!("failed: {}", failed.join(", ")))
+        let failing = self.findings.iter().filter(|one| one.fails);
+        let failing = counted_uids(failing.map(|one| one.pod.pod_uid.as_str()));
+        failing.map(|all| format!("failed: {all}"))
     }
 }
 
 impl Verified {
     /// The findings.
-    pub(crate) fn blocks(&self, style: TextStyle) -> String {
+    pub(crate) fn blocks(&self, style: TextStyle) -> Vec<Block> {
         let by_code = self.findings.iter().map(|one| {
             let alone = (style.wide || one.is_of_node()).then_some((&one.pod, &one.text));
             ((one.order(), &one.code, alone), one)
@@ -59,24 +47,25 @@ impl Verified {
     }
 
     /// Findings of one kind as one, with the fix of the first.
-    fn block(&self, same: &[&Finding], style: TextStyle) -> String {
+    fn block(&self, same: &[&Finding], style: TextStyle) -> Block {
         let first = same[0];
         let label = match first.kind {
-            _ if first.fails => ("FAIL", Meaning::Broken),
+            _ if first.fails => FAIL,
             Kind::Waiting => ("WAIT", Meaning::Attention),
-            _ => ("NOTE", Meaning::Attention),
+            _ => NOTE,
         };
         let mut pods: Vec<&Pod> = same.iter().map(|one| &one.pod).collect();
         pods.dedup();
         let texts = group_by_key(same.iter().map(|one| (&one.text, &one.pod)));
         let (is_one_vm, is_one_text) = (pods.len() == 1, texts.len() == 1);
         let subject = match pods.as_slice() {
-            [pod] if style.wide && !first.is_of_node() => pod.in_full(),
+            [_] if first.is_of_node() => "node".to_owned(),
+            [pod] if style.wide => pod.in_full(),
             pods if !is_one_vm && style.width.is_none() => {
                 let names: Vec<String> = pods.iter().map(ToString::to_string).collect();
                 format!("{} VMs ({})", pods.len(), names.join(", "))
             }
-            pods => subject(pods),
+            pods => whose(pods),
         };
         let texts = texts.iter().map(|(text, of)| {
             if is_one_vm || is_one_text {
@@ -99,7 +88,7 @@ impl Verified {
         if same.iter().any(|other| other.fix != first.fix) && !first.fix.is_empty() {
             text += "; the fix is that of the first";
         }
-        stacked(label, &subject, &text, first.effect, &first.fix, style)
+        Block::new(label, subject, text, first.effect, &first.fix)
     }
 
     /// `189 of 200 VMs verified in the kernel. Failed: the node, 2 VMs. 10 waiting. 1 released.`
@@ -108,11 +97,12 @@ impl Verified {
         for vm in self.instances.iter().filter(|one| one.verified) {
             *states.entry(vm.state.name()).or_default() += 1;
         }
-        let mut verified = match self.instances.len() as u64 {
+        let released = self.findings.iter().filter(|one| one.code == RELEASED).count();
+        let mut verified = match self.instances.len() + released {
             0 => "No VMs".to_owned(),
             all => {
                 let verified = states.values().sum::<usize>();
-                format!("{verified} of {} verified in the kernel", counted(all, "VM"))
+                format!("{verified} of {} verified in the kernel", counted(all as u64, "VM"))
             }
         };
         if states.keys().any(|state| *state != "isolated") {
@@ -122,7 +112,6 @@ impl Verified {
         let failing = self.failing();
         let waits = |one: &&Finding| one.kind == Kind::Waiting && !failing.contains(&one.pod);
         let waiting = self.findings.iter().filter(waits).count();
-        let released = self.findings.iter().filter(|one| one.code == RELEASED).count();
         let mut parts = vec![verified];
         parts.extend(self.failure().map(|failed| failed.replace("failed", "Failed")));
         parts.extend((waiting > 0).then(|| format!("{waiting} waiting")));

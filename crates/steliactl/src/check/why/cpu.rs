@@ -38,21 +38,21 @@ pub(super) fn answer(
         Some((uid, vm)) => {
             let (pod, own) = (pods.get(uid.as_str()), std::iter::once(cpu).collect());
             of_vm(&mut answer, &pod, vm, node.cpu_source.name(), cpu);
-            answer.reasons(vm);
+            answer.facts.reasons(vm);
             let locality = description.locality.instances.get(uid.as_str());
             let noise = format!("steliactl noise {pod}");
             match fired.map(|fired| named(fired, &own, locality)) {
                 _ if place.is_none() => {}
-                None => answer.say("Devices", NOT_COUNTED),
-                Some(by) if by.is_empty() => answer.say("Devices", "no interrupts within a second"),
-                Some(by) => answer.finding("Devices", &by.join("; "), "", &noise),
+                None => answer.facts.say("Devices", NOT_COUNTED),
+                Some(by) if by.is_empty() => answer.facts.say("Devices", "no interrupts within a second"),
+                Some(by) => answer.facts.finding("Devices", &by.join("; "), "", &noise),
             }
         }
         None => of_no_vm(&mut answer, description, &own, pods, cpu, now),
     }
     if place.is_none() {
         let fix = Reason::of_node(ReasonCode::CpusOffline, "").fix;
-        answer.say_once("Fix", &fix.replace("cpuN", &format!("cpu{cpu}")));
+        answer.facts.say_once("Fix", &fix.replace("cpuN", &format!("cpu{cpu}")));
     }
     if let Some(pools) = &node.pools {
         in_pools(&mut answer, pools, cpu);
@@ -77,16 +77,16 @@ fn of_vm(answer: &mut Answer, name: &Pod, vm: &Instance, by: &str, cpu: u32) {
         None => "no vCPU pinned here".to_owned(),
     };
     let text = format!("{name} ({}), {runs}, assigned by {by}", Condition::of(vm));
-    answer.say("Owner", text);
+    answer.facts.say("Owner", text);
     if !vm.class().is_empty() {
-        answer.say("Class", vm.class());
+        answer.facts.say("Class", vm.class());
     }
     let others = match vm.state {
         State::Isolated => format!("no other tasks: partition type {}", vm.partition),
         State::Pinned => "kept off only by AllowedCPUs= of other units".to_owned(),
         _ => "any task may run here".to_owned(),
     };
-    answer.say("Others", others);
+    answer.facts.say("Others", others);
 }
 
 fn of_no_vm(answer: &mut Answer, description: &Description, own: &Owner, pods: &Pods, cpu: u32, now: u64) {
@@ -101,10 +101,12 @@ fn of_no_vm(answer: &mut Answer, description: &Description, own: &Owner, pods: &
         }
         other => short(other, pods),
     };
-    answer.say("Owner", text);
+    answer.facts.say("Owner", text);
     if let Some(former) = node.former.iter().find(|one| one.cpus.contains(cpu)) {
         let (pod, what) = (pods.get(former.pod.as_str()), former_since(former.ended_us, now));
-        answer.say("Before", format!("VM {pod} (CPUs {}): {what}", former.cpus));
+        answer
+            .facts
+            .say("Before", format!("VM {pod} (CPUs {}): {what}", former.cpus));
     }
     for (are_pinned, what) in [(false, "all threads"), (true, "non-vCPU threads")] {
         let here = node.instances.iter().filter(|(_, one)| {
@@ -113,7 +115,7 @@ fn of_no_vm(answer: &mut Answer, description: &Description, own: &Owner, pods: &
         let here: Vec<Pod> = here.map(|(uid, _)| pods.get(uid.as_str())).collect();
         if !here.is_empty() {
             let whose = whose(&here.iter().collect::<Vec<_>>());
-            answer.say("Others", format!("{what} of {whose} may run here"));
+            answer.facts.say("Others", format!("{what} of {whose} may run here"));
         }
     }
 }
@@ -130,7 +132,7 @@ fn in_pools(answer: &mut Answer, pools: &Pools, cpu: u32) {
         (&own.be_shared, "BE pool: BE and BestEffort run here"),
     ] {
         if cpus.contains(cpu) {
-            answer.say("Pool", text);
+            answer.facts.say("Pool", text);
         }
     }
 }

@@ -11,24 +11,17 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use stelia_api::Reason;
 use stelia_cpus::CpuSet;
-use stelia_model::Instance;
+use stelia_cpus::text::near::nearest;
 
-use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, fact};
+use crate::shared::daemon::{Client, Description, Failure, Pods, Rows, fact};
 use crate::shared::kernel::{Roots, host_name, interrupts};
-use crate::shared::output::{Meaning, OutputOptions, Render, TextStyle, counted, facts, now, paragraph, printable};
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Row {
-    label: &'static str,
-    text: String,
-}
+use crate::shared::output::{OutputOptions, Render, TextStyle, counted, now, paragraph, printable};
 
 /// What is said about something.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Answer {
-    facts: Vec<Row>,
+    facts: Rows,
     /// More for programs: an object.
     #[serde(flatten)]
     details: Value,
@@ -51,63 +44,18 @@ impl Answer {
         }
     }
 
-    fn say(&mut self, label: &'static str, text: impl Into<String>) {
-        let text = text.into();
-        self.facts.push(Row { label, text });
-    }
-
-    /// What follows or is to be done; once, whatever it is of.
-    fn say_once(&mut self, label: &'static str, text: &str) {
-        let is_said = self.facts.iter().any(|row| row.label == label && row.text == text);
-        if !text.is_empty() && !is_said {
-            self.say(label, text);
-        }
-    }
-
-    /// A fact, with what follows and what is to be done.
-    fn finding(&mut self, label: &'static str, text: &str, effect: &str, fix: &str) {
-        self.say(label, text);
-        self.say_once("Effect", effect);
-        self.say_once("Fix", fix);
-    }
-
-    fn reason(&mut self, label: &'static str, reason: &Reason) {
-        self.finding(label, &reason.text, reason.code.effect(), &reason.fix);
-    }
-
-    /// What is wrong with a VM, then why it is not isolated.
-    fn reasons(&mut self, instance: &Instance) {
-        let problems = instance.degraded.iter().map(|reason| ("Problem", reason));
-        let because = instance.not_isolated.iter().map(|reason| ("Because", reason));
-        problems
-            .chain(because)
-            .for_each(|(label, reason)| self.reason(label, reason));
-    }
-
     /// What is wrong on the node, where it is about a VM or a CPU.
     fn node_problems(&mut self, description: &Description) {
         for problem in &description.problems {
-            self.say("Node", format!("{} (steliactl why node)", fact(problem)));
+            self.facts
+                .say("Node", format!("{} (steliactl why node)", fact(problem)));
         }
     }
 }
 
 impl Render for Answer {
     fn text(&self, style: TextStyle) -> String {
-        let mut before = "";
-        let labelled = |row: &Row| {
-            let meaning = match row.label {
-                "Problem" | "Slow" => Meaning::Broken,
-                "Because" | "Node" => Meaning::Attention,
-                _ => Meaning::Plain,
-            };
-            let is_same = row.label == before && meaning == Meaning::Plain;
-            before = row.label;
-            let label = if is_same { "" } else { row.label };
-            (label.to_owned(), row.text.clone(), meaning)
-        };
-        let rows: Vec<_> = self.facts.iter().map(labelled).collect();
-        paragraph(&printable(&self.title), style) + &facts(&rows, style)
+        paragraph(&printable(&self.title), style) + &self.facts.text("", style)
     }
 }
 
@@ -119,8 +67,7 @@ fn cpu_number(what: &str) -> Option<u32> {
 /// The names of pods that are no VMs, by kubelet's logs, of former VMs, and of VMs.
 fn names(description: &Description, root: &Path) -> Pods {
     let mut pods = Pods::by_logs(root);
-    let former = description.node.former.iter().filter(|one| one.pod_name.is_some());
-    pods.add(former.map(|one| Pod::new(&one.pod, one.pod_name.as_ref())).collect());
+    pods.add(Pods::of_former(description));
     pods.add(Pods::of(description));
     pods
 }
@@ -136,9 +83,9 @@ pub(crate) async fn run(
     what: &str,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
-    let description = client.describe().await?;
+    let (description, host) = (client.describe().await?, host_name(&roots.proc));
     let answer = match (what, cpu_number(what)) {
-        ("node", _) => of_node(&description, &host_name(&roots.proc)),
+        (name, _) if name == "node" || name == host => of_node(&description, &host),
         (_, Some(cpu)) => {
             let fired = interrupts::measured(&roots.proc, MEASURE_INTERVAL).await;
             let pods = names(&description, root);
@@ -148,7 +95,13 @@ pub(crate) async fn run(
             return Err(Failure::Usage("give one CPU (steliactl map shows all)".to_owned()));
         }
         (_, None) => {
-            let uid = client.find(what).await?.pod.pod_uid;
+            let found = client.find(what).await.map_err(|failure| match failure {
+                Failure::NoSuchInstance(text) if what.contains("node") || nearest(what, ["node"]).is_some() => {
+                    Failure::NoSuchInstance(format!("{text}; for the node: steliactl why node"))
+                }
+                failure => failure,
+            });
+            let uid = found?.pod.pod_uid;
             let began = Instant::now();
             let before = slow::Reading::take(&description, &uid, roots, began.elapsed());
             tokio::time::sleep(MEASURE_INTERVAL).await;
@@ -169,12 +122,14 @@ fn of_node(description: &Description, host: &str) -> Answer {
     let details = json!({ "problems": problems, "cpu_source": node.cpu_source });
     let mut answer = Answer::new(format!("{host} has {has}"), details);
     for problem in problems {
-        answer.reason("Problem", problem);
+        answer.facts.reason("Problem", problem);
     }
     // A file that is damaged says nothing of the policy, and steliad acts on no other than static.
     let by_kubelet = node.cpu_source.needs_static_policy().then_some("static");
     let policy = node.kubelet_policy.as_deref().or(by_kubelet);
     let policy = policy.map_or(String::new(), |policy| format!(" (CPU manager policy {policy})"));
-    answer.say("Assigned", format!("by {}{policy}", node.cpu_source.name()));
+    answer
+        .facts
+        .say("Assigned", format!("by {}{policy}", node.cpu_source.name()));
     answer
 }

@@ -132,7 +132,8 @@ pub(super) fn slowdowns(
         (locality.and_then(Locality::devices_problem), DEVICES),
     ];
     for (text, fix) in slow {
-        text.into_iter().for_each(|text| answer.finding("Slow", &text, "", fix));
+        text.into_iter()
+            .for_each(|text| answer.facts.finding("Slow", &text, "", fix));
     }
     let no_stat = before.cpus.is_empty() || now.cpus.is_empty();
     let mut vcpus = measured.into_iter().flat_map(|one| &one.vcpus);
@@ -147,7 +148,7 @@ pub(super) fn slowdowns(
         ),
     ];
     for (label, text, _) in unread.iter().filter(|(.., is_unread)| *is_unread) {
-        answer.say(label, *text);
+        answer.facts.say(label, *text);
     }
     unread.iter().all(|(.., is_unread)| !is_unread)
 }

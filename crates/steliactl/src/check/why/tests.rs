@@ -36,7 +36,7 @@ fn told() -> Description {
     second.degraded.clear();
     second.pod_name = PodName::new("team-a", "new");
     let waits = Reason::of_node(ReasonCode::NoVcpus, "waiting for the runner to attach vCPU threads");
-    second.not_isolated = Some(waits.with_fix("kubectl logs -n team-a new".to_owned()));
+    second.not_isolated = Some(waits.with_fix("kubectl logs -n team-a new -c vm".to_owned()));
     let memory = NodeMemory {
         anon: 1 << 30,
         ..NodeMemory::default()

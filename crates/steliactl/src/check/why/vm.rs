@@ -30,11 +30,11 @@ pub(super) fn answer(
     details["degraded"] = json!(instance.degraded);
     details["not_isolated"] = json!(instance.not_isolated);
     let mut answer = Answer::new(String::new(), details);
-    answer.reasons(instance);
+    answer.facts.reasons(instance);
     let [state, registered] = [instance.state_since_us, instance.registered_us].map(|us| age(us, now));
     // A time that is not known has no age.
     if !state.is_empty() && !registered.is_empty() {
-        answer.say(
+        answer.facts.say(
             "Since",
             format!("{} for {state}, registered {registered} ago", instance.state),
         );
@@ -47,9 +47,11 @@ pub(super) fn answer(
         .iter()
         .any(|reason| reason.code == ReasonCode::NoVcpus);
     if instance.isolation == Isolation::Container {
-        answer.say("vCPUs", "not told apart: its whole container has the CPUs");
+        answer
+            .facts
+            .say("vCPUs", "not told apart: its whole container has the CPUs");
     } else if instance.vcpus.is_empty() && !waits {
-        answer.say("vCPUs", "none are attached, so none was measured");
+        answer.facts.say("vCPUs", "none are attached, so none was measured");
     }
     let is_all_measured = slowdowns(&mut answer, description, (&name, instance), readings);
     let is_degraded = !instance.degraded.is_empty();
@@ -59,7 +61,7 @@ pub(super) fn answer(
         State::Pinned => "is pinned, not isolated",
         _ => "is NOT isolated",
     };
-    let is_slow = answer.facts.iter().any(|row| row.label == "Slow");
+    let is_slow = answer.facts.0.iter().any(|row| row.label == "Slow");
     let slow = if instance.vcpus.is_empty() || is_degraded && !is_slow {
         ""
     } else if is_slow {
@@ -88,7 +90,7 @@ fn cpus(answer: &mut Answer, description: &Description, instance: &Instance) {
     if instance.isolation == Isolation::Container {
         text += "; scope: container";
     }
-    answer.say("CPUs", text);
+    answer.facts.say("CPUs", text);
     if let Some(allocation) = &instance.allocation {
         allocated(answer, allocation);
     }
@@ -104,9 +106,9 @@ fn allocated(answer: &mut Answer, allocation: &Allocation) {
     if allocation.limit_milli > 0 {
         text += &format!(", CPU limit {}", allocation.limit_milli as f64 / 1000.0);
     }
-    answer.say("Asked", text);
+    answer.facts.say("Asked", text);
     if !allocation.explanation.is_empty() {
-        answer.say("Chosen", allocation.explanation.join("; "));
+        answer.facts.say("Chosen", allocation.explanation.join("; "));
     }
 }
 
@@ -121,7 +123,7 @@ fn float(answer: &mut Answer, description: &Description, instance: &Instance, bu
         FloatReason::BePool => "shared CPUs of class BE",
         FloatReason::Spare => "the container's CPUs that no vCPU is pinned to",
         FloatReason::UntilAttached => "shared CPUs of its NUMA nodes and its own CPUs, until vCPUs are attached",
-        FloatReason::NoFloat => return answer.say("Threads", "all run on its own CPUs"),
+        FloatReason::NoFloat => return answer.facts.say("Threads", "all run on its own CPUs"),
         FloatReason::Unchanged if description.node.kubelet_problem.is_some() => "frozen: kubelet's file is unusable",
         FloatReason::Unchanged => "frozen: no shared CPUs can be chosen now",
     };
@@ -131,5 +133,7 @@ fn float(answer: &mut Answer, description: &Description, instance: &Instance, bu
         State::Isolated | State::Pinned => "all but its vCPUs",
         _ => "all",
     };
-    answer.say("Threads", format!("{who} run on {} ({busy}{why})", instance.float));
+    answer
+        .facts
+        .say("Threads", format!("{who} run on {} ({busy}{why})", instance.float));
 }

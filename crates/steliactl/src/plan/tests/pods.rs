@@ -16,7 +16,7 @@ fn one_that_fits_nowhere_is_rejected_in_kubelets_words_and_the_program_fails() {
     let (printed, reason) = refused(node.path(), "-c name=vm,cpus=10,memory=1Gi");
     assert_eq!(
         reason,
-        "kubelet would reject the pod: TopologyAffinityError: Resources cannot be allocated with Topology locality"
+        "kubelet would reject the pod: TopologyAffinityError: no NUMA node has 10 CPUs, even if all were free: 8 at most"
     );
     says(&printed, &["no NUMA node has 10 CPUs, even if all were free"]);
     let options = "cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}\n";

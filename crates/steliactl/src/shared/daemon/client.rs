@@ -1,5 +1,6 @@
 //! The calls to the daemon.
 
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,14 +22,18 @@ use crate::shared::output::{json_of, note};
 
 /// Timeout of a call to the daemon.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(25);
+/// What follows from a daemon that is not reached, where nothing was to be changed.
+const RUNNING_STAY: &str = "running VMs stay isolated";
 
 /// Connects to the system bus within `limit`: a peer may accept and not answer.
 pub(crate) async fn connect(limit: Duration) -> Result<Connection, Failure> {
     let connected = timeout(limit, connection::Builder::system().build()).await;
-    connected.map_err(|_| not_answered(limit))?.map_err(|cause| {
-        let text = format!("connect to the system bus: {cause}: running VMs stay isolated");
-        Failure::WithFix(text, "systemctl status dbus")
-    })
+    connected
+        .map_err(|_| not_answered(limit, RUNNING_STAY))?
+        .map_err(|cause| {
+            let text = format!("connect to the system bus: {cause}: {RUNNING_STAY}");
+            Failure::WithFix(text, "systemctl status dbus")
+        })
 }
 
 /// A VM that was asked for by name.
@@ -76,7 +81,7 @@ impl Client {
         Failure: From<E>,
     {
         let answer = timeout(self.limit, call).await;
-        Ok(answer.map_err(|_| not_answered(self.limit))??)
+        Ok(answer.map_err(|_| not_answered(self.limit, RUNNING_STAY))??)
     }
 
     /// The answer of a call that may take long, such as a pass over a busy node. Meanwhile the daemon is pinged: if it does
@@ -91,13 +96,22 @@ impl Client {
             .build()
             .await?;
         let mut call = std::pin::pin!(call);
+        if let Ok(answer) = timeout(self.limit / 10, &mut call).await {
+            return Ok(answer?);
+        }
+        if io::stderr().is_terminal() {
+            note("waiting until steliad has done this; Ctrl-C ends the waiting, not the work");
+        }
         loop {
             if let Ok(answer) = timeout(self.limit / 2, &mut call).await {
                 return Ok(answer?);
             }
             // A refusal is an answer too.
             if timeout(self.limit / 2, peer.ping()).await.is_err() {
-                return Err(not_answered(self.limit));
+                return Err(not_answered(
+                    self.limit,
+                    "it may still do what was asked: steliactl list",
+                ));
             }
         }
     }
@@ -134,13 +148,9 @@ impl Client {
     /// What the selection means now.
     ///
     /// # Errors
-    /// No VM has any of its names and patterns, or the daemon does not answer.
+    /// No VM has its namespace, or any of its names and patterns, or the daemon does not answer.
     pub(crate) async fn select(&self, selection: &Selection) -> Result<Selected, Failure> {
-        let selected = Selected::of(selection, self.describe().await?)?;
-        if let Some(namespace) = selected.empty_namespace() {
-            note(&format!("no VM in namespace {namespace}"));
-        }
-        Ok(selected)
+        Selected::of(selection, self.describe().await?)?.without_released()
     }
 
     /// The VMs and containers that the rules of this configuration match and that are not managed.
@@ -157,10 +167,8 @@ impl Client {
 
     /// Runs one pass and returns its report; with a dry run only the steps that it would begin with, and what is degraded
     /// now.
-    pub(crate) async fn reconcile(&self, dry_run: bool) -> Result<Map<String, Value>, Failure> {
-        let report = self
-            .answer_while_alive(self.manager.reconcile(options(dry_run)))
-            .await?;
+    pub(crate) async fn reconcile(&self, mode: Mode) -> Result<Map<String, Value>, Failure> {
+        let report = self.answer_while_alive(self.manager.reconcile(options(mode))).await?;
         Ok(json_of(&report))
     }
 
@@ -182,7 +190,23 @@ pub(crate) fn reason_of(row: &Value) -> Option<Reason> {
     Some(reason.with_fix(text(2)?.to_owned()))
 }
 
+/// Whether a method that changes something does so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Change,
+    /// Only what would change is answered.
+    DryRun,
+}
+
+impl Mode {
+    /// By `--dry-run`.
+    pub(crate) fn of(dry_run: bool) -> Self {
+        if dry_run { Self::DryRun } else { Self::Change }
+    }
+}
+
 /// The options of a method that changes something.
-pub(crate) fn options(dry_run: bool) -> Dict<'static> {
-    dry_run.then(|| ("dry-run", Variant::from(true))).into_iter().collect()
+pub(crate) fn options(mode: Mode) -> Dict<'static> {
+    let dry_run = (mode == Mode::DryRun).then(|| ("dry-run", Variant::from(true)));
+    dry_run.into_iter().collect()
 }

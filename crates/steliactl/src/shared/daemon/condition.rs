@@ -1,12 +1,13 @@
 //! How a VM is: its word in the column STATE, its reasons, and its place in a list, trouble first.
 
+use serde::Serialize;
 use stelia_api::{Reason, State};
 use stelia_cpus::text::named;
 use stelia_kubelet::PodUid;
 use stelia_model::{Instance, PinnedReason};
 
 use super::pod::Pod;
-use crate::shared::output::{Meaning, counted, natural};
+use crate::shared::output::{Meaning, TextStyle, counted, facts, natural};
 
 named! {
     /// The state, or that something is wrong with the VM; in the order of a list.
@@ -100,6 +101,75 @@ pub(crate) fn fact(problem: &Reason) -> String {
         // A newer daemon's code.
         ("", _) => problem.text.clone(),
         (fact, effect) => format!("{fact}: {effect}"),
+    }
+}
+
+/// A fact with its label.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Row {
+    pub label: &'static str,
+    pub text: String,
+}
+
+/// What is told of something, a row each; as JSON a list.
+#[derive(Debug, Default, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Rows(pub Vec<Row>);
+
+impl Rows {
+    /// Nothing where the text is empty.
+    pub(crate) fn say(&mut self, label: &'static str, text: impl Into<String>) {
+        let text = text.into();
+        if !text.is_empty() {
+            self.0.push(Row { label, text });
+        }
+    }
+
+    /// What follows or is to be done; once, whatever it is of.
+    pub(crate) fn say_once(&mut self, label: &'static str, text: &str) {
+        if !self.0.iter().any(|row| row.label == label && row.text == text) {
+            self.say(label, text);
+        }
+    }
+
+    /// A fact, with what follows and what is to be done. A command that only shows more is no fix.
+    pub(crate) fn finding(&mut self, label: &'static str, text: &str, effect: &str, fix: &str) {
+        const LOOKS: [&str; 4] = ["run ", "steliactl ", "kubectl logs ", "read "];
+        self.say(label, text);
+        self.say_once("Effect", effect);
+        let is_look = LOOKS.iter().any(|begins| fix.starts_with(begins));
+        let fix = if fix == "none needed" { "" } else { fix };
+        self.say_once(if is_look { "See" } else { "Fix" }, fix);
+    }
+
+    pub(crate) fn reason(&mut self, label: &'static str, reason: &Reason) {
+        self.finding(label, &reason.text, reason.code.effect(), &reason.fix);
+    }
+
+    /// What is wrong with a VM, then why it is not isolated.
+    pub(crate) fn reasons(&mut self, vm: &Instance) {
+        let problems = vm.degraded.iter().map(|reason| ("Problem", reason));
+        let because = vm.not_isolated.iter().map(|reason| ("Because", reason));
+        problems
+            .chain(because)
+            .for_each(|(label, reason)| self.reason(label, reason));
+    }
+
+    /// Lines that begin with `indent`. Of plain rows with one label the first has it.
+    pub(crate) fn text(&self, indent: &str, style: TextStyle) -> String {
+        let mut before = "";
+        let line = |row: &Row| {
+            let meaning = match row.label {
+                "Problem" | "Slow" => Meaning::Broken,
+                "Because" | "Node" | "Resize" | "Remote" => Meaning::Attention,
+                _ => Meaning::Plain,
+            };
+            let is_same = row.label == before && meaning == Meaning::Plain;
+            before = row.label;
+            let label = if is_same { "" } else { row.label };
+            (format!("{indent}{label}"), row.text.clone(), meaning)
+        };
+        facts(&self.0.iter().map(line).collect::<Vec<_>>(), style)
     }
 }
 

@@ -15,9 +15,8 @@ const DENIED: &str = "Permission denied";
 pub(crate) enum Failure {
     #[error("{0}")]
     NoSuchInstance(String),
-    /// With the exit code, which is systemctl's own for `status`.
     #[error("steliad is not running: running VMs stay isolated")]
-    NotRunning(u8),
+    NotRunning,
     /// With what to do.
     #[error("{0}")]
     WithFix(String, &'static str),
@@ -65,7 +64,7 @@ impl Failure {
     pub(crate) fn fix(&self) -> Option<&'static str> {
         match self {
             // It may be stopped, or have failed.
-            Self::NotRunning(_) => Some("systemctl start steliad || journalctl -eu steliad"),
+            Self::NotRunning => Some("systemctl start steliad || journalctl -eu steliad"),
             Self::WithFix(_, fix) => Some(fix),
             _ => None,
         }
@@ -75,18 +74,16 @@ impl Failure {
         match self {
             Failure::WithFix(..) | Failure::Other(_) => 1,
             Failure::Usage(_) => 2,
-            Failure::NoSuchInstance(_) => 3,
-            Failure::NotRunning(code) | Failure::Partial { code, .. } => *code,
+            // As systemctl status, which calls a stopped service so.
+            Failure::NoSuchInstance(_) | Failure::NotRunning => 3,
+            Failure::Partial { code, .. } => *code,
         }
     }
 }
 
-pub(super) fn not_answered(limit: Duration) -> Failure {
+pub(super) fn not_answered(limit: Duration, effect: &str) -> Failure {
     Failure::WithFix(
-        format!(
-            "steliad has not answered for {} s: running VMs stay isolated",
-            limit.as_secs_f32()
-        ),
+        format!("steliad has not answered for {} s: {effect}", limit.as_secs_f32()),
         "systemctl status steliad; if it hangs, systemctl restart steliad",
     )
 }
@@ -111,7 +108,7 @@ fn named(name: &str, text: String) -> Failure {
         Some("NotPermitted") => Failure::Other(denied(&text).unwrap_or(text)),
         Some("AccessDenied") => Failure::Other(format!("{DENIED}: run as root ({text})")),
         // The last one: it stopped during the call.
-        Some("ServiceUnknown" | "NameHasNoOwner" | "NoReply") => Failure::NotRunning(1),
+        Some("ServiceUnknown" | "NameHasNoOwner" | "NoReply") => Failure::NotRunning,
         _ => Failure::Other(text),
     }
 }

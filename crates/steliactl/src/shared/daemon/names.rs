@@ -31,10 +31,16 @@ pub(crate) type VmPattern = glob::Pattern;
 /// The one pod that a word names.
 ///
 /// # Errors
-/// No pod has this name, or several have it.
+/// No pod has this name, several have it, or it is a pattern.
 pub(crate) fn one(pods: &Pods, asked: &str) -> Result<Pod, Failure> {
     let found: Vec<&Pod> = pods.iter().filter(|pod| pod.is_called(asked, pods)).collect();
     match found.as_slice() {
+        [] if is_glob(asked) => {
+            let asked = cut(asked, MAX_REPEATED);
+            Err(Failure::Usage(format!(
+                "{asked} is a pattern: name one VM (see steliactl list)"
+            )))
+        }
         [] => Err(none_among(asked, pods.iter())),
         [pod] => Ok(Pod::clone(pod)),
         several => {
@@ -59,17 +65,12 @@ pub(crate) fn none_among<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod
 
 /// What is known of a name or a pattern of no VM of the node: that it is of one that was released, or what may be meant.
 pub(super) fn none_on(description: &Description, asked: &str) -> String {
-    let pod = |one: &FormerVm| Pod::new(&one.pod, one.pod_name.as_ref());
-    let all: Pods = description.node.former.iter().map(pod).collect();
-    let former = description
-        .node
-        .former
-        .iter()
-        .find(|one| pod(one).is_called(asked, &all));
-    former.map_or_else(
-        || none_among(asked, Pods::of(description).iter()).to_string(),
-        |one| former_in_words(description, &pod(one), one.ended_us),
-    )
+    let pod = |one: &FormerVm| (Pod::new(&one.pod, one.pod_name.as_ref()), one.ended_us);
+    let former: Vec<(Pod, u64)> = description.node.former.iter().map(pod).collect();
+    let all: Pods = former.iter().map(|(pod, _)| pod.clone()).collect();
+    let of_name = former.iter().position(|(pod, _)| pod.is_called(asked, &all));
+    let words = of_name.and_then(|at| former_in_words(description, &former[at..=at]));
+    words.unwrap_or_else(|| none_among(asked, Pods::of(description).iter()).to_string())
 }
 
 /// "; did you mean a/web, a/web-2, …?" with the pods whose names contain, or whose UIDs begin with, what none of these pods is called, or
@@ -161,7 +162,6 @@ mod tests {
             (&names, "v"),
             (&names, "d"),
             (&names, "/"),
-            (&names, "db*"),
             (&names, ""),
         ] {
             assert_eq!(
@@ -170,6 +170,8 @@ mod tests {
                 "{asked}"
             );
         }
+        // It fits two, of which none is meant.
+        assert_eq!(one(&names.into_iter().collect(), "*").unwrap_err().exit_code(), 2);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The pod of a VM, by which operators know it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use stelia_model::Instance;
 
 use super::names::{VmPattern, is_glob};
 use super::node::Description;
-use crate::shared::output::some_of;
+use crate::shared::output::{counted, some_of};
 
 /// The beginning of the names of KubeVirt's pods (`generateName` in virt-controller's `services/template.go`), and the length of what the
 /// API server appends.
@@ -118,6 +118,12 @@ impl Pods {
         instances.map(|(uid, one)| Pod::of(uid, one)).collect()
     }
 
+    /// The VMs that were released or ended, as far as they had names.
+    pub(crate) fn of_former(description: &Description) -> Self {
+        let named = description.node.former.iter().filter(|one| one.pod_name.is_some());
+        named.map(|one| Pod::new(&one.pod, one.pod_name.as_ref())).collect()
+    }
+
     /// By the names of kubelet's log directories, `NAMESPACE_NAME_UID` (`BuildPodLogsDirectory` in kubelet's
     /// `kuberuntime/helpers.go`): for pods that are not instances. What cannot be read is not known; a directory may
     /// outlive its pod.
@@ -157,7 +163,7 @@ impl FromIterator<Pod> for Pods {
 }
 
 /// The number of VMs that are named where not all are.
-const MAX_NAMED: usize = 3;
+pub(super) const MAX_NAMED: usize = 3;
 
 /// "team-a/web", "2 VMs (team-a/db, team-a/web)", "200 VMs (team-a/vm-1, team-a/vm-2, team-a/vm-3, …)".
 pub(crate) fn whose(pods: &[&Pod]) -> String {
@@ -166,6 +172,18 @@ pub(crate) fn whose(pods: &[&Pod]) -> String {
     }
     let names = some_of(pods.iter().map(ToString::to_string), MAX_NAMED);
     format!("{} VMs ({names})", pods.len())
+}
+
+/// Stands for the node where something is told by the UIDs of pods.
+pub(crate) const NODE: &str = "-";
+
+/// "the node, 2 VMs"; `None` of none.
+pub(crate) fn counted_uids<'a>(uids: impl Iterator<Item = &'a str>) -> Option<String> {
+    let mut uids: BTreeSet<&str> = uids.collect();
+    let node = uids.remove(NODE).then(|| "the node".to_owned());
+    let vms = (!uids.is_empty()).then(|| counted(uids.len() as u64, "VM"));
+    let both: Vec<String> = node.into_iter().chain(vms).collect();
+    (!both.is_empty()).then(|| both.join(", "))
 }
 
 /// The entries `POD: text` of a member of `Reconcile`'s answer, split.

@@ -95,8 +95,10 @@ pub(crate) struct Selected {
     pub vms: Vec<Arc<Instance>>,
     /// Those that were released or ended and may run on, each with when that was.
     pub former: Vec<(Pod, u64)>,
-    /// Of each name and pattern that no VM has, what is known of it.
+    /// Of each name and pattern that no VM has or had, what may be meant.
     missing: Vec<String>,
+    /// Those of `former` that were asked for by name, which no other VM has.
+    pub released: Vec<(Pod, u64)>,
 }
 
 impl Selected {
@@ -110,49 +112,68 @@ impl Selected {
             former: former_vms(&described).collect(),
             described,
             missing: Vec::new(),
+            released: Vec::new(),
         }
     }
 
     /// # Errors
-    /// No VM has any of the names and patterns.
+    /// No VM is in the namespace, or none has or had any of the names and patterns.
     pub(crate) fn of(selection: &Selection, described: Description) -> Result<Self, Failure> {
         let (all, former) = (Pods::of(&described), selection.former(&described));
-        let fits = |one: &VmPattern| {
-            let is_former = is_glob(one.as_str()) && former.iter().any(|(pod, _)| pod.fits(one, &all));
-            is_former
-                || all
-                    .iter()
-                    .any(|pod| selection.has_namespace(pod) && pod.fits(one, &all))
-        };
-        let missing = selection.patterns.iter().filter(|one| !fits(one));
-        let missing: Vec<String> = missing.map(|one| none_on(&described, one.as_str())).collect();
-        if !missing.is_empty() && missing.len() == selection.patterns.len() {
-            return Err(Failure::NoSuchInstance(missing.join("; ")));
+        let pods = || former.iter().map(|(pod, _)| pod).chain(all.iter());
+        if let Some(namespace) = &selection.namespace
+            && !pods().any(|pod| selection.has_namespace(pod))
+        {
+            return Err(Failure::NoSuchInstance(format!(
+                "no VM on this node is in namespace {namespace}"
+            )));
+        }
+        let fits = |one: &VmPattern, pod: &Pod| selection.has_namespace(pod) && pod.fits(one, &all);
+        let (mut missing, mut released) = (Vec::new(), Vec::new());
+        for one in &selection.patterns {
+            let gone: Vec<_> = former.iter().filter(|(pod, _)| fits(one, pod)).collect();
+            match gone.is_empty() {
+                _ if all.iter().any(|pod| fits(one, pod)) => {}
+                true => missing.push(none_on(&described, one.as_str())),
+                false if is_glob(one.as_str()) => {}
+                false => released.extend(gone.into_iter().cloned()),
+            }
         }
         let mut selected = Self::all(described);
         selected.vms.retain(|vm| selection.selects(vm, &all));
-        Ok(Self {
+        let selected = Self {
             selection: selection.clone(),
             former,
             missing,
+            released,
             ..selected
-        })
+        };
+        selected.if_any_is_known()
     }
 
-    /// A sentence of each that was released or ended.
-    pub(crate) fn former_in_words(&self) -> Vec<String> {
-        let former = self.former.iter();
-        former
-            .map(|(pod, ended_us)| former_in_words(&self.described, pod, *ended_us))
-            .collect()
+    /// For a command to which the name of a VM that was released is that of none.
+    ///
+    /// # Errors
+    /// No VM has any of the names and patterns.
+    pub(super) fn without_released(mut self) -> Result<Self, Failure> {
+        let released = self.released.iter().map(std::slice::from_ref);
+        let released = released.filter_map(|one| former_in_words(&self.described, one));
+        self.missing.extend(released);
+        self.if_any_is_known()
     }
 
-    /// The namespace that is asked for, if it has no VM and none was released there: that is no error, as with kubectl.
-    pub(super) fn empty_namespace(&self) -> Option<&str> {
-        let namespace = self.selection.namespace.as_deref()?;
-        let all = Pods::of(&self.described);
-        let is_empty = self.former.is_empty() && !all.iter().any(|pod| self.selection.has_namespace(pod));
-        is_empty.then_some(namespace)
+    /// These, unless no given name or pattern is one of them.
+    fn if_any_is_known(self) -> Result<Self, Failure> {
+        let is_any = self.missing.is_empty() || self.missing.len() < self.selection.patterns.len();
+        if is_any || !self.vms.is_empty() {
+            return Ok(self);
+        }
+        Err(Failure::NoSuchInstance(self.missing.join("; ")))
+    }
+
+    /// Which were released or ended, and what to do.
+    pub(crate) fn former_in_words(&self) -> Option<String> {
+        former_in_words(&self.described, &self.former)
     }
 
     /// The UIDs; `None`: of all.
@@ -176,21 +197,15 @@ impl Selected {
     /// # Errors
     /// [`Failure::Partial`] with the outcome, or the outcome's own.
     pub(crate) fn with_missing_names(&self, outcome: Result<String, Failure>) -> Result<String, Failure> {
-        let missing = self.missing.join("; ");
-        match outcome {
-            _ if missing.is_empty() => outcome,
-            Ok(printed) => Err(Failure::Partial {
-                printed,
-                reason: missing,
-                code: 3,
-            }),
-            Err(Failure::Partial { printed, reason, .. }) => Err(Failure::Partial {
-                printed,
-                reason: format!("{missing}; {reason}"),
-                code: 3,
-            }),
-            Err(failure) => Err(failure),
-        }
+        let (printed, reason) = match outcome {
+            _ if self.missing.is_empty() => return outcome,
+            Ok(printed) => (printed, None),
+            Err(Failure::Partial { printed, reason, .. }) => (printed, Some(reason)),
+            Err(failure) => return Err(failure),
+        };
+        let reasons: Vec<String> = self.missing.iter().cloned().chain(reason).collect();
+        let (reason, code) = (reasons.join("; "), 3);
+        Err(Failure::Partial { printed, reason, code })
     }
 }
 
@@ -241,7 +256,6 @@ mod tests {
             (&["--state=pinned,degraded"], &PODS[1..2]),
             // Its VMs have other states.
             (&["-n", "team-a", "--state=releasing"], &[]),
-            (&["-n", "team-b"], &[]),
         ] {
             let selected = selected(line).unwrap();
             let uids: Vec<&str> = selected.vms.iter().map(|vm| vm.pod.as_str()).collect();
@@ -294,6 +308,7 @@ mod tests {
             };
             assert!(printed == "answer" && reason.contains(none), "{reason}");
         }
+        assert_eq!(selected(&["-n", "team-b"]).unwrap_err().exit_code(), 3);
         let meant = selected(&["we"]).unwrap_err().to_string();
         says(&meant, &["did you mean team-a/virt-launcher-web-2-abcde, "]);
         assert_eq!(
@@ -314,12 +329,13 @@ mod tests {
         };
         node.node.former = vec![former].into();
         let of = |line: &[&str]| Selected::of(&selection(line), node.clone());
-        let words = "team-a/virt-launcher-web-x7k2p: released or ended 43s ago, not isolated if still running; restart";
-        let failure = of(&["web"]).unwrap_err();
+        let words =
+            "team-a/virt-launcher-web-x7k2p (43s ago): released or ended, not isolated if still running; restart";
+        let failure = of(&["web"]).unwrap().without_released().unwrap_err();
         assert_eq!(failure.exit_code(), 3);
         says(&failure.to_string(), &[words]);
         for line in [&["virt*"][..], &["-n", "team-a"], &[]] {
-            says(&of(line).unwrap().former_in_words().concat(), &[words]);
+            says(&of(line).unwrap().former_in_words().unwrap(), &[words]);
         }
         // They have no state.
         assert!(of(&["--state=isolated"]).unwrap().former.is_empty());

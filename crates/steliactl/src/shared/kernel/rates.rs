@@ -155,10 +155,10 @@ impl InstanceRates {
         let sum = |of: fn(&Rates) -> Option<f64>| vcpus.iter().filter_map(|vcpu| of(&vcpu.rates)).reduce(|a, b| a + b);
         let worst = worst(&vcpus);
         // What the daemon says, then what was measured.
-        let told = reasons(instance).map(|reason| reason.text.clone());
+        let reported = reasons(instance).map(|reason| reason.text.clone());
         let of_worst = worst.map(|vcpu| format!("vCPU {} {}", vcpu.name, vcpu.note));
         let measured: Vec<String> = interrupted.into_iter().chain(throttled).collect();
-        let all: Vec<String> = told.chain(measured.clone()).chain(of_worst).collect();
+        let all: Vec<String> = reported.chain(measured.clone()).chain(of_worst).collect();
         let measured = || measured.into_iter().next().or_else(|| Some(worst?.note.clone()));
         Self {
             pod: Pod::new(uid, instance.pod_name.as_ref()),
@@ -344,11 +344,11 @@ mod tests {
 
     #[test]
     fn a_thread_is_disturbed_from_a_bar_on() {
-        let told = |delay, involuntary| disturbed(&[(delay, involuntary)], 0, &[]).vcpus[0].note.clone();
-        assert_eq!(told(9, 9), "");
-        assert_eq!(told(10, 0), "waits for CPU 1 %");
-        assert_eq!(told(0, 30), "preempted 30/s");
-        assert_eq!(told(123, 10), "waits for CPU 12 %, preempted 10/s");
+        let reported = |delay, involuntary| disturbed(&[(delay, involuntary)], 0, &[]).vcpus[0].note.clone();
+        assert_eq!(reported(9, 9), "");
+        assert_eq!(reported(10, 0), "waits for CPU 1 %");
+        assert_eq!(reported(0, 30), "preempted 30/s");
+        assert_eq!(reported(123, 10), "waits for CPU 12 %, preempted 10/s");
         let idles = Rates {
             forced_idle_percent: Some(40.0),
             ..Rates::default()
@@ -359,12 +359,12 @@ mod tests {
     #[test]
     fn a_vm_has_what_the_daemon_says_first_and_its_worst_thread_last() {
         let vcpus = [(30, 0), (120, 0), (0, 99)];
-        let told = disturbed(&vcpus, 50_000, &["the cpuset was changed"]);
+        let reported = disturbed(&vcpus, 50_000, &["the cpuset was changed"]);
         assert_eq!(
-            told.reason.unwrap(),
+            reported.reason.unwrap(),
             "the cpuset was changed; throttled 5 %; vCPU 1 waits for CPU 12 %"
         );
-        assert_eq!(told.note, "cpuset changed");
+        assert_eq!(reported.note, "cpuset changed");
         let preempted = disturbed(&[(5, 20), (5, 40)], 9_000, &[]);
         assert_eq!(preempted.reason.unwrap(), "vCPU 1 preempted 40/s");
         assert_eq!(disturbed(&vcpus, 50_000, &[]).note, "throttled 5 %");

@@ -1,9 +1,6 @@
 //! Stacked lines: a label with a text beside it, which goes on below itself where it is longer than the terminal is wide.
 
-use super::{Column, Meaning, TextStyle, column, columns, printable, shorten, table};
-
-/// A path that is longer is shortened on a terminal.
-const MAX_PATH_WIDTH: usize = 44;
+use super::{Column, Meaning, TextStyle, column, columns, printable, table};
 
 /// A name, what it says, and what that means.
 pub(crate) type Fact = (String, String, Meaning);
@@ -13,17 +10,12 @@ const FACTS: [Column<Fact>; 2] = [
     column("", |(_, text, _): &Fact| text.clone()).wraps(),
 ];
 
-/// Facts, one below the other. On a terminal long paths lose their middle, and no line ends behind the word "steliactl".
+/// Facts, one below the other. No line ends behind the word "steliactl".
 pub(crate) fn facts(facts: &[Fact], style: TextStyle) -> String {
     let widest = facts.iter().map(|(name, ..)| columns(name)).max().unwrap_or(0);
-    let word = |word: &str| match style.width {
-        Some(_) if word.starts_with('/') => shorten(word, MAX_PATH_WIDTH),
-        _ => word.to_owned(),
-    };
     let rows = facts.iter().map(|(name, text, meaning)| {
-        let words: Vec<String> = printable(text).split(' ').map(word).collect();
         let blanks = " ".repeat(widest.saturating_sub(columns(name)));
-        let text = words.join(" ").replace("steliactl ", "steliactl\u{a0}");
+        let text = printable(text).replace("steliactl ", "steliactl\u{a0}");
         (format!("{name}{blanks}"), text, *meaning)
     });
     let style = TextStyle {
@@ -34,23 +26,53 @@ pub(crate) fn facts(facts: &[Fact], style: TextStyle) -> String {
     table(&FACTS, &rows.collect::<Vec<_>>(), style).replace('\u{a0}', " ")
 }
 
-/// A finding: its label, whom it is about and the fact; below these what follows and what to do, a line each, unless empty.
-pub(crate) fn stacked(
-    (label, meaning): (&str, Meaning),
-    subject: &str,
-    fact: &str,
-    effect: &str,
-    fix: &str,
-    style: TextStyle,
-) -> String {
-    let row = |label: String, text: &str, meaning| facts(&[(label, text.to_owned(), meaning)], style);
-    let labels = ["effect", "fix"].into_iter().chain(std::iter::repeat(""));
-    let effects = if effect.is_empty() { [].as_slice() } else { &[effect] };
-    let below = labels
-        .skip(1 - effects.len())
-        .zip(effects.iter().copied().chain(fix.lines()));
-    let below = below.map(|(label, text)| row(format!("      {label:<6}"), text, Meaning::Plain));
-    row(format!("{label:<4}"), &format!("{subject}: {fact}"), meaning) + &below.collect::<String>()
+pub(crate) const FAIL: (&str, Meaning) = ("FAIL", Meaning::Broken);
+pub(crate) const NOTE: (&str, Meaning) = ("NOTE", Meaning::Attention);
+
+/// A finding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Block {
+    /// Of four letters.
+    pub label: (&'static str, Meaning),
+    /// What it is about.
+    pub subject: String,
+    pub fact: String,
+    /// What follows; empty where the fact says it.
+    pub effect: &'static str,
+    /// What to do, a line each; empty where there is nothing to do.
+    pub fix: String,
+}
+
+impl Block {
+    pub(crate) fn new(
+        label: (&'static str, Meaning),
+        subject: impl Into<String>,
+        fact: impl Into<String>,
+        effect: &'static str,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self {
+            label,
+            subject: subject.into(),
+            fact: fact.into(),
+            effect,
+            fix: fix.into(),
+        }
+    }
+
+    /// The label with subject and fact; below these what follows and what to do.
+    pub(crate) fn text(&self, style: TextStyle) -> String {
+        let row = |label: String, text: &str, meaning| facts(&[(label, text.to_owned(), meaning)], style);
+        let (label, meaning) = self.label;
+        let mut text = row(label.to_owned(), &format!("{}: {}", self.subject, self.fact), meaning);
+        let fixes = std::iter::once("fix")
+            .chain(std::iter::repeat(""))
+            .zip(self.fix.lines());
+        let effect = Some(("effect", self.effect)).filter(|(_, effect)| !effect.is_empty());
+        let below = effect.into_iter().chain(fixes);
+        text.extend(below.map(|(label, line)| row(format!("      {label:<6}"), line, Meaning::Plain)));
+        text
+    }
 }
 
 #[cfg(test)]
@@ -75,12 +97,11 @@ mod tests {
 
     #[test]
     fn the_fix_is_below_the_fact_and_nothing_controls_the_terminal() {
-        let label = ("FAIL", Meaning::Broken);
-        let fact = "one two three four five six seven";
+        let block = |fact, fix| Block::new(FAIL, "a\x1b", fact, "", fix);
         assert_eq!(
-            stacked(label, "a\x1b", fact, "", "run it", columns(34)),
+            block("one two three four five six seven", "run it").text(columns(34)),
             "FAIL  a?: one two three four five\n      six seven\n      fix     run it\n"
         );
-        assert_eq!(stacked(label, "a", "one", "", "", columns(80)), "FAIL  a: one\n");
+        assert_eq!(block("one", "").text(columns(80)), "FAIL  a?: one\n");
     }
 }

@@ -16,10 +16,10 @@ use stelia_api::client::OwnedDict;
 use unicode_width::UnicodeWidthStr;
 use zbus::Variant;
 
-pub(crate) use blocks::{Fact, facts, stacked};
+pub(crate) use blocks::{Block, FAIL, Fact, NOTE, facts};
 pub(crate) use stelia_table::{
     Column, Form, Grid, Meaning, OutputOptions, Render, TextStyle, column, counted, cut, now, paragraph, printable,
-    properties, shorten, table, width,
+    properties, table, width,
 };
 
 /// How many columns a text takes.
@@ -42,6 +42,14 @@ pub(crate) fn tell(line: &str) {
     let _ = stderr.write_all(paragraph(line, style).as_bytes());
 }
 
+/// Says on the line of a terminal what is being done; what is said next replaces it, and an empty text erases it.
+pub(crate) fn progress(text: &str) {
+    let mut stderr = io::stderr();
+    if stderr.is_terminal() {
+        let _ = write!(stderr, "\r\x1b[K{text}");
+    }
+}
+
 /// A table below its heading; without a legend there is no heading.
 pub(crate) fn headed(heading: &str, style: TextStyle, table: String) -> String {
     if style.legend {
@@ -60,11 +68,6 @@ pub(crate) fn has_sentence(text: &str, sentence: &str) -> bool {
 /// A D-Bus dictionary as a JSON object.
 pub fn json_of(dict: &OwnedDict) -> Map<String, Value> {
     dict.iter().map(|(name, value)| (name.clone(), json(value))).collect()
-}
-
-/// A string member; empty when it is absent or not a string.
-pub(crate) fn text_of<'a>(object: &'a Map<String, Value>, name: &str) -> &'a str {
-    object.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// What a name is sorted by: web-2 is before web-19.

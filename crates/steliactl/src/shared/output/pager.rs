@@ -10,18 +10,18 @@ use tokio::signal::unix::{SignalKind, signal};
 /// long lines, verbose prompt, exit on interrupt.
 const LESS: &str = "FRSXMK";
 
-/// Prints a text to standard output, through a pager where one is wanted.
-///
-/// # Errors
-/// Standard output cannot be written; a reader that closed the pipe is not an error.
-pub(crate) fn print(text: &str, wanted: bool) -> io::Result<()> {
-    if wanted && !text.is_empty() && io::stdout().is_terminal() && page(text) {
-        return Ok(());
+/// As [`write`], on a terminal through a pager.
+pub(crate) fn print(text: &str) -> io::Result<bool> {
+    if !text.is_empty() && io::stdout().is_terminal() && page(text) {
+        return Ok(true);
     }
-    write(text).map(|_| ())
+    write(text)
 }
 
-/// Writes a text at once; returns whether standard output still has a reader, as not for `steliactl list | head`.
+/// Writes a text to standard output at once; returns whether that still has a reader, as not for `steliactl list | head`.
+///
+/// # Errors
+/// It cannot be written.
 pub(crate) fn write(text: &str) -> io::Result<bool> {
     let mut out = io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

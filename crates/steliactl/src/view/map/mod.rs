@@ -98,16 +98,13 @@ struct Mark {
 /// A VM's pod, or another one with CPUs of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Pod {
-    /// Without the sign of its state.
-    #[serde(rename = "mark")]
-    letters: String,
     #[serde(flatten)]
     pod: daemon::Pod,
     cpus: CpuSet,
     /// In words.
     state: String,
     /// That of its CPUs.
-    #[serde(skip)]
+    #[serde(flatten)]
     mark: Mark,
 }
 
@@ -165,6 +162,8 @@ pub(crate) fn gather(selected: &Selected, roots: &Roots) -> Map {
         let owner = owner(description, cpu);
         let pod = match &owner {
             Owner::Instance { pod, .. } | Owner::Pod { pod } => pods.iter().find(|one| one.pod.pod_uid == *pod),
+            // It may be that of a VM that was released.
+            Owner::Unknown => pods.iter().find(|one| one.cpus.contains(cpu)),
             _ => None,
         };
         let sign = signs::sign_of_owner(&owner);
@@ -230,39 +229,40 @@ fn pods(selected: &Selected) -> Vec<Pod> {
     let known = node.instances.keys().chain(node.entries.keys()).map(PodUid::as_str);
     let uids: BTreeSet<&str> = known.chain(former.iter().map(|pod| pod.pod_uid.as_str())).collect();
     let all = uids.into_iter().map(|uid| {
-        let instance = node.instances.get(uid);
         let containers = node.entries.get(uid).into_iter().flat_map(BTreeMap::values);
-        let assigned = || containers.fold(CpuSet::new(), |all, cpus| all.union(cpus));
-        let cpus = instance.map_or_else(assigned, |instance| instance.exclusive.clone());
-        (uid, instance, cpus)
+        let assigned = containers.fold(CpuSet::new(), |all, cpus| all.union(cpus));
+        let instance = node.instances.get(uid);
+        let (pod, cpus, state) = match (instance, former.iter().find(|pod| pod.pod_uid == uid)) {
+            (Some(one), _) => {
+                let state = format!("{} {}", Condition::of(one), one.class());
+                (daemon::Pod::of(&one.pod, one), one.exclusive.clone(), state)
+            }
+            (None, Some(pod)) => {
+                let mut all = node.former.iter();
+                // While kubelet's file cannot be used.
+                let last = all.find(|one| assigned.is_empty() && one.pod.as_str() == uid);
+                let cpus = last.map_or(assigned, |one| one.cpus.clone());
+                (pod.clone(), cpus, "released or ended".to_owned())
+            }
+            (None, None) => (daemon::Pod::unnamed(uid), assigned, "no VM".to_owned()),
+        };
+        (instance, pod, cpus, state.trim_end().to_owned())
     });
     let mut all: Vec<_> = all.collect();
     // Those without CPUs come last. Equal ones stay in the order of their UIDs.
-    all.sort_by_key(|(.., cpus)| cpus.iter().next().unwrap_or(u32::MAX));
+    all.sort_by_key(|(.., cpus, _)| cpus.iter().next().unwrap_or(u32::MAX));
     let is_selected = |uid: &str| {
         let is_former = selected.former.iter().any(|(pod, _)| pod.pod_uid == uid);
         selected.selection.is_all() || is_former || selected.vms.iter().any(|vm| vm.pod.as_str() == uid)
     };
-    let selected = (0..).zip(all).filter(|(_, (uid, ..))| is_selected(uid));
-    let pods = selected.map(|(number, (uid, instance, cpus))| {
-        let sign = signs::sign_of_pod(instance.map(|vm| Condition::of(vm)));
-        let (pod, state, meaning) = match (instance, former.iter().find(|pod| pod.pod_uid == uid)) {
-            (Some(one), _) => {
-                let state = format!("{} {}", Condition::of(one), one.class());
-                (
-                    daemon::Pod::of(&one.pod, one),
-                    state.trim_end().to_owned(),
-                    Condition::of(one).meaning(),
-                )
-            }
-            (None, Some(pod)) => (pod.clone(), "released or ended".to_owned(), Meaning::Plain),
-            (None, None) => (daemon::Pod::unnamed(uid), "no VM".to_owned(), Meaning::Plain),
-        };
+    let selected = (0..).zip(all).filter(|(_, (_, pod, ..))| is_selected(&pod.pod_uid));
+    let pods = selected.map(|(number, (instance, pod, cpus, state))| {
+        let condition = instance.map(|vm| Condition::of(vm));
         let degraded = instance.iter().flat_map(|one| &one.degraded).map(Reason::to_string);
         let words: Vec<String> = std::iter::once(format!("{pod}, {state}")).chain(degraded).collect();
+        let meaning = condition.map(Condition::meaning).unwrap_or_default();
         Pod {
-            letters: signs::letters(number),
-            mark: sign.mark(number, words.join("; "), meaning),
+            mark: signs::sign_of_pod(condition).mark(number, words.join("; "), meaning),
             pod,
             cpus,
             state,

@@ -44,14 +44,14 @@ pub(super) fn sign_of_owner(owner: &Owner) -> Sign {
         Owner::Reserved => sign("r", "reserved", "reserved"),
         Owner::Kubelet => sign("k", "held by kubelet", "kubelet"),
         Owner::Unknown => sign("?", "owner unknown", "unknown"),
-        Owner::Instance { .. } | Owner::Pod { .. } => sign("x", "of pods that are not selected", "unknown"),
+        Owner::Instance { .. } | Owner::Pod { .. } => sign("x", "not selected", "unknown"),
     }
 }
 
 /// Of a pod with a VM in this condition, or without one. The class `waiting` is drawn dashed: the vCPUs are not on these CPUs.
 pub(super) fn sign_of_pod(vm: Option<Condition>) -> Sign {
     let Some(condition) = vm else {
-        return sign("A*", "pod without a managed VM", "c0 pod");
+        return sign("A*", "no VM or released", "c0 pod");
     };
     match condition {
         Condition::Isolated => ISOLATED,
@@ -65,7 +65,7 @@ pub(super) fn sign_of_pod(vm: Option<Condition>) -> Sign {
 }
 
 /// A pod's letters: A to Z, AA to ZZ, AAA and so on.
-pub(super) fn letters(mut pod: usize) -> String {
+fn letters(mut pod: usize) -> String {
     let mut letters = Vec::new();
     loop {
         letters.push(char::from(b'A' + (pod % 26) as u8));

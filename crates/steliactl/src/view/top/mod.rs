@@ -11,10 +11,13 @@ use futures_util::{Stream, StreamExt, stream};
 
 pub(crate) use self::terminal::live;
 use crate::shared::daemon::signals::{self, End};
-use crate::shared::daemon::{Client, Description, Failure, Selected, Selection, former_in_words, is_in_trouble};
+use crate::shared::daemon::{
+    Client, Description, Failure, Selected, Selection, counts, former_in_words, is_in_trouble,
+};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{InstanceRates, Model, Rates, VcpuRates, rates};
 use crate::shared::kernel::sample::Sample;
+use crate::shared::located::clock;
 use crate::shared::output::{self, Column, Meaning, OutputOptions, Render, TextStyle, column, natural};
 
 /// Where samples come from.
@@ -45,19 +48,16 @@ impl<'a> Source<'a> {
 
     /// The rates since the sample before.
     fn sample(&mut self, mut described: Description) -> Model {
-        let former = self.selection.former(&described).into_iter();
-        let former = former.map(|(pod, ended_us)| former_in_words(&described, &pod, ended_us));
-        let former: Vec<String> = former.collect();
+        let former = former_in_words(&described, &self.selection.former(&described));
         // A VM that was selected may have ended.
         self.selection.retain(&mut described);
         let now = Sample::read(&described, self.roots, self.began.elapsed());
-        let model = rates(&self.before, &now);
+        let mut model = rates(&self.before, &now);
         self.before = now;
-        let is_empty = model.instances.is_empty();
-        Model {
-            former: former.into_iter().filter(|_| is_empty).collect(),
-            ..model
+        if model.instances.is_empty() {
+            model.former = former;
         }
+        model
     }
 
     /// The rates since the sample before, after the delay; a failed one changes nothing.
@@ -136,14 +136,14 @@ fn columns<'a>() -> [Column<Row<'a>>; 11] {
         right("UTIL%", |row| number(row.rates().utilisation_percent, 0)),
         right("WAIT%", |row| number(row.rates().delay_percent, 1)),
         right("IRQ/S", |row| row.of_vm(row.vm.device_interrupts_per_second, 0)),
-        right("FLOAT%", |row| row.of_vm(row.vm.float_percent, 0)).wide(),
+        right("OTHER%", |row| row.of_vm(row.vm.float_percent, 0)).wide(),
         right("THROT%", |row| row.of_vm(row.vm.throttled_percent, 1)).wide(),
         right("MIGR/S", |row| number(row.rates().migrations_per_second, 1)).wide(),
         right("PREEMPT/S", |row| number(row.rates().involuntary_per_second, 1)).wide(),
         // All of the selected row's is below the table.
         column("NOTE", |row: &Row<'a>| row.note().to_owned())
             .yields(3)
-            .at_least(15)
+            .at_least(18)
             .or_nothing(),
     ]
 }
@@ -196,8 +196,20 @@ impl Render for Model {
             .iter()
             .map(|words| output::paragraph(&output::printable(words), style));
         let former: String = former.collect();
-        format!("{}\n{problems}{table}{former}\n", output::time(output::now()))
+        let heading = heading(self, &format!("{} UTC", clock(output::now())));
+        format!("{heading}\n{problems}{table}{former}\n")
     }
+}
+
+/// When it was, how the VMs are, and what their vCPUs use together.
+fn heading(model: &Model, clock: &str) -> String {
+    let vms = model.instances.iter();
+    let used = vms.clone().filter_map(|vm| vm.rates.utilisation_percent);
+    let used = used.sum::<f64>() / 100.0;
+    format!(
+        "{clock}  {}; vCPUs use {used:.1} CPUs",
+        counts(vms.map(InstanceRates::condition))
+    )
 }
 
 /// Prints tables, or one JSON object per sample, until there were `count`, it is interrupted, or standard output has no reader.

@@ -9,10 +9,9 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{List, ListItem, ListState, Paragraph, StatefulWidget, Widget};
 
-use super::{Row, SORTS, columns, rows};
-use crate::shared::daemon::counts;
+use super::{Row, SORTS, columns, heading, rows};
 use crate::shared::kernel::rates::Model;
-use crate::shared::output::{Meaning, TextStyle, cut, printable, table};
+use crate::shared::output::{Meaning, TextStyle, cut, paragraph, printable, table};
 use crate::view::list::node_lines;
 
 const HELP: [&str; 9] = [
@@ -104,9 +103,8 @@ impl Screen {
     /// Draws it; `clock` is the time of day.
     pub(super) fn draw(&mut self, model: &Model, clock: &str, area: Rect, buffer: &mut Buffer) {
         let (width, plain) = (usize::from(area.width), Style::new());
-        let counted = counts(model.instances.iter().map(|vm| vm.condition()));
         let host = if self.host.is_empty() { "" } else { "  " };
-        let title = format!("{}{host}{clock}  {counted}", self.host);
+        let title = format!("{}{host}{}", self.host, heading(model, clock));
         let mut above = vec![line(&title, plain.add_modifier(Modifier::BOLD))];
         let problems = node_lines(&model.problems, TextStyle::default());
         let failure = Some(self.failure.as_str()).filter(|text| !text.is_empty());
@@ -126,8 +124,10 @@ impl Screen {
         };
         let text = table(&columns(), &rows, style);
         let mut lines = text.lines();
-        let heading = lines.next().unwrap_or_default();
-        above.push(line(heading, plain.add_modifier(Modifier::BOLD)));
+        above.push(line(
+            lines.next().unwrap_or_default(),
+            plain.add_modifier(Modifier::BOLD),
+        ));
         let items = rows.iter().zip(lines).map(|(row, text)| {
             let style = if self.failure.is_empty() {
                 self.style(row.meaning())
@@ -141,30 +141,27 @@ impl Screen {
             .iter()
             .map(|words| ListItem::new(line(&cut(words, width), plain)));
         let list = List::new(items.chain(former)).highlight_style(plain.add_modifier(Modifier::REVERSED));
-        // The table keeps a row on the smallest terminal.
-        let above_height = u16::try_from(above.len()).unwrap_or(u16::MAX);
-        let heights = [Constraint::Max(above_height), Constraint::Min(1), Constraint::Max(2)];
-        let [top, middle, bottom] = Layout::vertical(heights).areas(area);
-        self.page = middle.height;
         // Without rows there was none.
-        self.list.select(Some(self.list.selected().unwrap_or(0)));
-        Paragraph::new(above).render(top, buffer);
-        StatefulWidget::render(list, middle, buffer, &mut self.list);
+        let selected = self.list.selected().unwrap_or(0);
+        self.list.select(Some(selected));
         let disturbed = self.selected(&rows).filter(|row| !row.reason().is_empty());
         let reason = disturbed.map(|row| {
             let vcpu = row.vcpu.map(|vcpu| format!("vcpu {} ", vcpu.name)).unwrap_or_default();
             format!("{vcpu}{}  steliactl why {}", row.reason(), row.vm.pod)
         });
-        let at = self
-            .list
-            .selected()
-            .map_or(0, |selected| (selected + 1).min(rows.len()));
+        let at = (selected + 1).min(rows.len());
         let footer = format!("{at}/{}  by {}  {KEYS}", rows.len(), SORTS[self.sort]);
-        let below = [
-            line(&cut(&reason.unwrap_or_default(), width), plain),
-            line(&footer, plain.add_modifier(Modifier::DIM)),
-        ];
-        Paragraph::new(below.to_vec()).render(bottom, buffer);
+        let reason = paragraph(&reason.unwrap_or_default(), style);
+        let mut below: Vec<Line> = reason.lines().map(|text| line(text, plain)).collect();
+        below.push(line(&footer, plain.add_modifier(Modifier::DIM)));
+        // The table keeps a row on the smallest terminal.
+        let height = |lines: &[Line]| Constraint::Max(u16::try_from(lines.len()).unwrap_or(u16::MAX));
+        let heights = [height(&above), Constraint::Min(1), height(&below)];
+        let [top, middle, bottom] = Layout::vertical(heights).areas(area);
+        self.page = middle.height;
+        Paragraph::new(above).render(top, buffer);
+        StatefulWidget::render(list, middle, buffer, &mut self.list);
+        Paragraph::new(below).render(bottom, buffer);
     }
 
     fn style(&self, meaning: Meaning) -> Style {

@@ -5,7 +5,6 @@ mod vms;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,19 +20,12 @@ use stelia_kubelet::config::{ConfigError, KubeletConfig};
 use stelia_kubelet::cpu_manager_state::Schema;
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_node_plan::machine;
-use tempfile::TempDir;
 
 use super::*;
 use crate::shared::files::{KubeletFiles, UnusableState};
 use crate::shared::output::{Form, OutputOptions};
 use crate::tests::fixtures::{block_on, columns, folder, holds, says, write};
 
-const CONTROLLERS: &str = "sys/fs/cgroup/cgroup.controllers";
-const PARTITION: &str = "sys/fs/cgroup/system.slice/cpuset.cpus.partition";
-const EXCLUSIVE: &str = "sys/fs/cgroup/system.slice/cpuset.cpus.exclusive";
-const LIBRARY: &str = "usr/lib/x86_64-linux-gnu/systemd/libsystemd-shared-257.9-1.so";
-const SOCKET: &str = "run/stelia/runner/socket";
-const COMMAND_LINE: &str = "proc/cmdline";
 const POD: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 
 type Change = fn(&mut Observed);
@@ -48,38 +40,15 @@ fn shape(nodes: u32, cores: u32, threads: u32) -> Topology {
     shape.topology()
 }
 
-/// A node, with the folder that has its files.
-struct Node {
-    seen: Observed,
-    _files: TempDir,
-}
-
-impl Deref for Node {
-    type Target = Observed;
-
-    fn deref(&self) -> &Observed {
-        &self.seen
-    }
-}
-
-impl DerefMut for Node {
-    fn deref_mut(&mut self) -> &mut Observed {
-        &mut self.seen
-    }
-}
-
 /// A node on which every check passes: 2 NUMA nodes, 4 cores, 8 CPUs, siblings 4 apart.
-fn fit() -> Node {
-    let files = folder(&[
-        (CONTROLLERS, "cpuset cpu io memory pids\n"),
-        (PARTITION, "member\n"),
-        (EXCLUSIVE, "\n"),
-        (LIBRARY, ""),
-        ("proc/sys/kernel/osrelease", "6.12.9+deb13-amd64\n"),
-        ("dev/kvm", ""),
-        ("sys/kernel/tracing/events", ""),
+fn fit() -> Observed {
+    let texts = [
+        (CONTROLLER_NAMES, "cpuset cpu io memory pids\n"),
+        (RELEASE, "6.12.9+deb13-amd64\n"),
+        (KVM, ""),
         (SOCKET, ""),
-    ]);
+        (TRACING, ""),
+    ];
     let cpus = |text: &str| text.parse().unwrap();
     let kubelet = KubeletConfig {
         cpu_manager_policy: "static".to_owned(),
@@ -95,9 +64,10 @@ fn fit() -> Node {
         ..CpuManagerState::absent()
     };
     let topology = shape(2, 2, 2);
-    let seen = Observed {
-        root: files.path().to_owned(),
-        folder: files.path().join("var/lib/kubelet"),
+    Observed {
+        texts: texts.map(|(file, text)| (file, text.to_owned())).into(),
+        has_exclusive: Some(true),
+        systemd: Some(257),
         machine: Some(machine(&topology, &[].into(), &numa_nodes(2))),
         topology: Ok(topology),
         kubelet: Ok(kubelet),
@@ -108,10 +78,13 @@ fn fit() -> Node {
             cpus: Ok(Some(state)),
             ..KubeletFiles::read(Path::new("/nonexistent"), Path::new("/nonexistent"))
         },
+        misplaced: None,
+        cpu_drivers: Vec::new(),
+        has_plugins: Ok(false),
+        low_quotas: Ok(Vec::new()),
         units: [].into(),
         described: Ok(calm()),
-    };
-    Node { seen, _files: files }
+    }
 }
 
 /// What a daemon says that steers interrupts, keeps a ledger and has no VM.
@@ -166,23 +139,17 @@ fn state(seen: &mut Observed) -> &mut CpuManagerState {
     seen.files.cpus.as_mut().unwrap().as_mut().unwrap()
 }
 
-fn has(seen: &Observed, file: &str, text: &str) {
-    write(&seen.root, file, text);
+fn has(seen: &mut Observed, file: &'static str, text: &str) {
+    seen.texts.insert(file, text.to_owned());
 }
 
-fn absent(seen: &Observed, file: &str) {
-    fs::remove_file(seen.root.join(file)).unwrap();
-}
-
-/// A process is in the cgroup of this beginning and a container's ID.
-fn in_container(seen: &Observed, begins: &str) {
-    let end = if begins.ends_with('-') { ".scope" } else { "" };
-    has(seen, "proc/3/cgroup", &format!("0::{begins}{}{end}\n", "ab".repeat(32)));
+fn absent(seen: &mut Observed, file: &str) {
+    seen.texts.remove(file);
 }
 
 /// The daemon does not run.
 fn alone(seen: &mut Observed) {
-    seen.described = Err(Failure::NotRunning(1));
+    seen.described = Err(Failure::NotRunning);
 }
 
 /// The daemon says that this is wrong on the node.
@@ -230,16 +197,16 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
 }
 
 #[rstest]
-#[case::no_cgroup2("cgroup", Outcome::Fail, |f: &mut Observed| absent(f, CONTROLLERS))]
+#[case::no_cgroup2("cgroup", Outcome::Fail, |f: &mut Observed| absent(f, CONTROLLER_NAMES))]
 #[case::two_homes("kubelet-home", Outcome::Fail, |f: &mut Observed| f.home = Err("which is not clear".into()))]
 #[case::cgroup_root("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| told(f).cgroup_root = "/k8s-infra".into())]
 #[case::no_pods_cgroups("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| {
     told(f).cgroups_per_qos = false;
     told(f).enforce_node_allocatable = Vec::new();
 })]
-#[case::no_cpuset("cgroup", Outcome::Fail, |f: &mut Observed| has(f, CONTROLLERS, "cpu"))]
-#[case::old_kernel("kernel", Outcome::Warn, |f: &mut Observed| absent(f, EXCLUSIVE))]
-#[case::old_systemd("systemd", Outcome::Fail, |f: &mut Observed| { absent(f, LIBRARY); has(f, "usr/lib64/systemd/libsystemd-shared-249.so", "") })]
+#[case::no_cpuset("cgroup", Outcome::Fail, |f: &mut Observed| has(f, CONTROLLER_NAMES, "cpu"))]
+#[case::old_kernel("kernel", Outcome::Warn, |f: &mut Observed| f.has_exclusive = Some(false))]
+#[case::old_systemd("systemd", Outcome::Fail, |f: &mut Observed| f.systemd = Some(249))]
 #[case::a_misspelt_key("kubelet", Outcome::Warn, |f: &mut Observed| told(f).warnings = parsed("reservedCpus: 0").unwrap().warnings)]
 #[case::a_gate_of_another_version("kubelet", Outcome::Warn, |f: &mut Observed| { told(f).feature_gates.insert("CPUManager".into(), true); })]
 #[case::an_unreadable_configuration("kubelet", Outcome::Fail, |f: &mut Observed| f.kubelet = Err(parsed("reservedSystemCPUs: 0").unwrap_err()))]
@@ -250,10 +217,10 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
 #[case::siblings_apart("cpus", Outcome::Warn, |f: &mut Observed| told(f).cpu_manager_policy_options.clear())]
 #[case::isolated_at_boot("isolcpus", Outcome::Warn, |f: &mut Observed| has(f, COMMAND_LINE, "isolcpus=1,5"))]
 #[case::shared_cpus_isolated_at_boot("isolcpus", Outcome::Fail, |f: &mut Observed| has(f, COMMAND_LINE, "isolcpus=2,6"))]
-#[case::two_give_cpus("dra-driver", Outcome::Warn, |f: &mut Observed| { has(f, "var/lib/kubelet/plugins_registry/dra.cpu-reg.sock", ""); })]
-#[case::no_kvm("kvm", Outcome::Warn, |f: &mut Observed| absent(f, "dev/kvm"))]
-#[case::a_container_outside_its_pod("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| in_container(f, "/k8s.io/"))]
-#[case::a_container_of_docker("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| in_container(f, "/kubepods.slice/docker-"))]
+#[case::two_give_cpus("dra-driver", Outcome::Warn, |f: &mut Observed| f.cpu_drivers.push("dra.cpu".into()))]
+#[case::no_kvm("kvm", Outcome::Warn, |f: &mut Observed| absent(f, KVM))]
+#[case::a_container_outside_its_pod("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| f.misplaced = Some((3, ProcessPlace::OutsideOfPods("/k8s.io/ab".into()))))]
+#[case::a_container_of_docker("kubelet-cgroups", Outcome::Fail, |f: &mut Observed| f.misplaced = Some((3, ProcessPlace::Docker("docker-ab.scope".into()))))]
 #[case::no_daemon("daemon", Outcome::Warn, |f: &mut Observed| alone(f))]
 #[case::no_socket("runner-socket", Outcome::Fail, |f: &mut Observed| absent(f, SOCKET))]
 #[case::isolcpus_in_our_pool("isolcpus", Outcome::Fail, |f: &mut Observed| { ours(f); f.kubelet = Err(ConfigError::NotRunning); has(f, COMMAND_LINE, "isolcpus=2") })]
@@ -324,8 +291,11 @@ fn the_cgroup_root_of_a_kubelet_that_does_not_run_is_told_too() {
 
 /// The whole answer.
 fn screen(seen: &Observed, verbose: bool) -> String {
-    let diagnoses = examine(seen);
-    Examined { diagnoses, verbose }.text(columns(80))
+    let style = TextStyle {
+        wide: verbose,
+        ..columns(80)
+    };
+    Examined(examine(seen)).text(style)
 }
 
 #[test]
@@ -333,7 +303,7 @@ fn what_does_not_pass_is_told_and_each_cause_once() {
     let mut seen = fit();
     seen.kubelet = Err(ConfigError::NotRunning);
     seen.files.cpus = Ok(None);
-    absent(&seen, SOCKET);
+    absent(&mut seen, SOCKET);
     alone(&mut seen);
     insta::assert_snapshot!(screen(&seen, false));
     let verbose = screen(&seen, true);
@@ -359,8 +329,8 @@ fn an_empty_root_is_a_node_that_is_not_ready_and_json_has_all_checks() {
     let root = tempfile::tempdir().unwrap();
     let print = |form| {
         let style = TextStyle::from(true);
-        let told = Err(Failure::NotRunning(1));
-        let examined = block_on(gather(root.path(), told, false));
+        let told = Err(Failure::NotRunning);
+        let examined = block_on(gather(root.path(), told));
         match (OutputOptions { form, style }).print(&examined) {
             Err(Failure::Partial { printed, reason, .. }) => (printed, reason),
             other => panic!("{other:?}"),
@@ -368,8 +338,8 @@ fn an_empty_root_is_a_node_that_is_not_ready_and_json_has_all_checks() {
     };
     let (printed, reason) = print(Form::Text);
     assert!(printed.starts_with("FAIL  cgroup: "), "{printed}");
-    says(&printed, &["not ready for VMs"]);
-    says(&reason, &["cgroup, ", "runner-socket"]);
+    assert!(!printed.contains("ready for VMs"), "{printed}");
+    says(&reason, &["not ready for VMs: cgroup, ", "runner-socket"]);
     let json: Value = serde_json::from_str(&print(Form::Json).0).unwrap();
     assert_eq!(json.as_array().unwrap().len(), CHECKS.len());
     for needs in json.as_array().unwrap().iter().filter_map(|one| one["needs"].as_str()) {
@@ -383,15 +353,40 @@ fn an_empty_root_is_a_node_that_is_not_ready_and_json_has_all_checks() {
 
 #[test]
 fn a_kernel_of_which_nothing_is_known_is_not_called_old() {
-    let seen = fit();
-    absent(&seen, "proc/sys/kernel/osrelease");
-    absent(&seen, PARTITION);
+    let mut seen = fit();
+    absent(&mut seen, RELEASE);
+    seen.has_exclusive = None;
     assert_eq!(named(&seen, "kernel").outcome, Outcome::Note);
 }
 
 /// What is observed of a node below this folder, without a daemon.
 fn read(root: &Path) -> Observed {
-    Observed::read(root, Err(Failure::NotRunning(1)))
+    Observed::read(root, Err(Failure::NotRunning))
+}
+
+#[test]
+fn the_files_of_a_host_are_read_and_a_process_in_the_wrong_place_is_found() {
+    let process = |begins: &str, end: &str| format!("0::{begins}{}{end}\n", "ab".repeat(32));
+    let root = folder(&[
+        (CONTROLLER_NAMES, "cpuset cpu\n"),
+        ("sys/fs/cgroup/system.slice/cpuset.cpus.partition", "member\n"),
+        ("usr/lib64/systemd/libsystemd-shared-249.9-1.so", ""),
+        (RELEASE, "6.12.9+deb13-amd64\n"),
+        (COMMAND_LINE, "quiet isolcpus=2\n"),
+        ("proc/3/cgroup", &process("/kubepods.slice/docker-", ".scope")),
+        ("proc/4/cgroup", &process("/k8s.io/", "")),
+        (KVM, ""),
+        (SOCKET, ""),
+    ]);
+    let seen = read(root.path());
+    let texts = [CONTROLLER_NAMES, RELEASE, COMMAND_LINE, NUMA_BALANCING].map(|file| seen.text(file));
+    assert_eq!(texts, ["cpuset cpu", "6.12.9+deb13-amd64", "quiet isolcpus=2", ""]);
+    assert_eq!((seen.systemd, seen.has_exclusive), (Some(249), Some(false)));
+    assert_eq!([KVM, SOCKET, TRACING].map(|file| seen.has(file)), [true, true, false]);
+    assert!(matches!(seen.misplaced, Some((3, ProcessPlace::Docker(_)))), "{seen:?}");
+    fs::remove_file(root.path().join("proc/3/cgroup")).unwrap();
+    let place = read(root.path()).misplaced;
+    assert!(matches!(place, Some((4, ProcessPlace::OutsideOfPods(_)))), "{place:?}");
 }
 
 #[test]
@@ -424,8 +419,8 @@ fn the_last_isolcpus_counts_and_its_flags_are_no_cpus() {
         ("managed_irq,2", Outcome::Pass),
         ("nohz,managed_irq,2", Outcome::Pass),
     ] {
-        let seen = fit();
-        has(&seen, COMMAND_LINE, &format!("quiet isolcpus={value}"));
+        let mut seen = fit();
+        has(&mut seen, COMMAND_LINE, &format!("quiet isolcpus={value}"));
         assert_eq!(named(&seen, "isolcpus").outcome, outcome, "{value}");
     }
 }

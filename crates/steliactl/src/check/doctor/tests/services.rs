@@ -5,8 +5,6 @@ use stelia_api::quiet::{Irqbalance, Quiet, Remaining, RemainingCause};
 
 use super::*;
 
-const PLUGINS: &str = "var/lib/kubelet/device-plugins/kubelet.sock";
-
 fn quiet(seen: &mut Observed) -> &mut Quiet {
     Arc::make_mut(&mut node(seen).quiet)
 }
@@ -32,17 +30,12 @@ fn remaining(seen: &mut Observed, why: RemainingCause) {
 #[case::no_answer("not-steered", Outcome::Warn, |f: &mut Observed| problem(f, ReasonCode::NotSteered))]
 #[case::a_ledger_that_is_off("ledger", Outcome::Note, |f: &mut Observed| ledger(f).enabled = false)]
 #[case::a_ledger_that_cannot_be_written("ledger-not-kept", Outcome::Warn, |f: &mut Observed| problem(f, ReasonCode::LedgerNotKept))]
-#[case::no_tracing("ledger", Outcome::Note, |f: &mut Observed| absent(f, "sys/kernel/tracing/events"))]
+#[case::no_tracing("ledger", Outcome::Note, |f: &mut Observed| absent(f, TRACING))]
 fn what_is_amiss_is_told_and_nothing_else_is(#[case] name: &str, #[case] outcome: Outcome, #[case] change: Change) {
     let mut seen = fit();
     change(&mut seen);
-    let diagnoses = vec![assert_only_problem(&seen, name, outcome)];
     assert_eq!(
-        Examined {
-            diagnoses,
-            verbose: false
-        }
-        .failure(),
+        Examined(vec![assert_only_problem(&seen, name, outcome)]).failure(),
         None
     );
 }
@@ -64,7 +57,7 @@ fn unit(seen: &mut Observed, name: &'static str, state: &str, status: &str) {
 #[test]
 fn a_daemon_that_failed_is_not_one_that_does_not_run() {
     let silent = || Failure::Other("steliad has not answered for 25 s".to_owned());
-    let not_running = || Failure::NotRunning(1);
+    let not_running = || Failure::NotRunning;
     for (state, failure, fact, fix) in [
         ("", not_running(), "not running", "systemctl start steliad"),
         ("inactive", not_running(), "not running", "systemctl start steliad"),
@@ -94,7 +87,7 @@ fn a_daemon_that_failed_is_not_one_that_does_not_run() {
 fn the_plugin_is_judged_by_what_it_says_of_itself() {
     let plugin = |state: &str, status: &str| {
         let mut seen = fit();
-        has(&seen, PLUGINS, "");
+        seen.has_plugins = Ok(true);
         unit(&mut seen, "steliad-device-plugin", state, status);
         said(&seen, "device-plugin")
     };
@@ -115,12 +108,11 @@ fn the_plugin_is_judged_by_what_it_says_of_itself() {
         assert_eq!(plugin(state, status), (outcome, status.to_owned()));
     }
     assert_eq!(plugin("inactive", "").0, Outcome::Warn);
-    let seen = fit();
-    has(&seen, PLUGINS, "");
+    let mut seen = fit();
+    seen.has_plugins = Ok(true);
     assert_eq!(named(&seen, "device-plugin").outcome, Outcome::Note);
     // What may not be read is not said to be off.
-    let seen = fit();
-    has(&seen, "var/lib/kubelet", "");
+    seen.has_plugins = read(folder(&[("var/lib/kubelet", "")]).path()).has_plugins;
     let (outcome, fact) = said(&seen, "device-plugin");
     assert_eq!(outcome, Outcome::Note);
     says(&fact, &["not known", "device-plugins: Not a directory"]);

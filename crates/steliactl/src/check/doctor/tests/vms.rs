@@ -10,10 +10,11 @@ const GIB: u64 = 1 << 30;
 
 #[test]
 fn low_quotas_are_those_of_containers_with_the_cpus_of_an_entry_and_their_scope_counts_too() {
-    let seen = fit();
+    let (mut seen, root) = (fit(), tempfile::tempdir().unwrap());
+    let root = root.path();
     let pod = POD.replace('-', "_");
     let slice = format!("sys/fs/cgroup/kubepods.slice/kubepods-pod{pod}.slice");
-    let file = |cgroup: &str, name: &str, text: &str| has(&seen, &format!("{slice}/{cgroup}/{name}"), text);
+    let file = |cgroup: &str, name: &str, text: &str| write(root, &format!("{slice}/{cgroup}/{name}"), text);
     let scope = |number: u32| format!("cri-containerd-{number:064x}.scope");
     for (number, cpus, max) in [
         (1, "1,5", "1000 100000"),
@@ -32,6 +33,7 @@ fn low_quotas_are_those_of_containers_with_the_cpus_of_an_entry_and_their_scope_
     file(&inner, "cgroup.events", "populated 1\nfrozen 0\n");
     file(&inner, "cpuset.cpus", "");
     file(&inner, "cpu.max", "max 100000");
+    seen.low_quotas = super::super::vms::low_quotas(root, seen.state());
     let one = assert_only_problem(&seen, "crun", Outcome::Warn);
     says(
         &one.fact,
@@ -39,9 +41,10 @@ fn low_quotas_are_those_of_containers_with_the_cpus_of_an_entry_and_their_scope_
     );
     assert_eq!(one.fact.matches("; ").count(), 1);
     // What is not known of quotas is not said to be right.
-    let unread = seen.root.join(&slice).join(scope(4)).join("cpu.max");
+    let unread = root.join(&slice).join(scope(4)).join("cpu.max");
     fs::remove_file(&unread).unwrap();
     fs::create_dir(unread).unwrap();
+    seen.low_quotas = super::super::vms::low_quotas(root, seen.state());
     let (outcome, fact) = said(&seen, "crun");
     assert_eq!(outcome, Outcome::Note);
     says(&fact, &["cpu.max"]);
@@ -49,16 +52,19 @@ fn low_quotas_are_those_of_containers_with_the_cpus_of_an_entry_and_their_scope_
 
 #[test]
 fn a_dra_driver_of_cpus_is_refused_where_steliad_chooses_and_named_elsewhere() {
-    let plugin = |name: &str| format!("var/lib/kubelet/plugins_registry/{name}-reg.sock");
     let mut seen = fit();
-    has(&seen, &plugin("gpu.nvidia.com"), "");
-    assert_eq!(named(&seen, "dra-driver").outcome, Outcome::Pass);
-    has(&seen, &plugin("dra.cpu"), "");
+    seen.cpu_drivers = vec!["dra.cpu (/a)".to_owned()];
     assert_eq!(named(&seen, "dra-driver").outcome, Outcome::Warn);
     ours(&mut seen);
     let (outcome, found) = said(&seen, "dra-driver");
     assert_eq!(outcome, Outcome::Fail);
-    says(&found, &["dra.cpu (/var/lib/kubelet/plugins_registry"]);
+    says(&found, &["dra.cpu (/a)"]);
+    let root = folder(&[
+        ("var/lib/kubelet/plugins_registry/gpu.nvidia.com-reg.sock", ""),
+        ("var/lib/kubelet/plugins_registry/dra.cpu-reg.sock", ""),
+    ]);
+    let registered = "dra.cpu (/var/lib/kubelet/plugins_registry/dra.cpu-reg.sock)";
+    assert_eq!(read(root.path()).cpu_drivers, [registered]);
     // Where kubelet's root directory is elsewhere it is looked for there.
     let elsewhere = folder(&[
         ("etc/stelia/steliad.toml", "kubelet-root = \"/data/kubelet\""),
@@ -161,7 +167,7 @@ fn numa_balancing_matters_for_large_vms_alone() {
         let told = seen.described.as_mut().unwrap();
         told.locality.instances.insert(POD.to_owned(), vm);
         assert_eq!(wrong(&seen), []);
-        has(&seen, "proc/sys/kernel/numa_balancing", "1");
+        has(&mut seen, NUMA_BALANCING, "1");
         assert_eq!(named(&seen, "numa-balancing").outcome, outcome);
     }
 }

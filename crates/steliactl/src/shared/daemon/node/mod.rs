@@ -11,8 +11,8 @@ pub(crate) use stelia_model::Description;
 use stelia_model::FormerVm;
 
 use super::condition::age;
-use super::pod::Pod;
-use crate::shared::output::now;
+use super::pod::{MAX_NAMED, Pod};
+use crate::shared::output::{now, some_of};
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "owner")]
@@ -55,6 +55,15 @@ pub(crate) fn former_since(ended_us: u64, now: u64) -> String {
     }
 }
 
+/// "team-a/web (43s ago)", each with when it ended where that is known; `None` of none.
+pub(crate) fn whose_former(former: &[(Pod, u64)]) -> Option<String> {
+    let named = former.iter().map(|(pod, ended_us)| match age(*ended_us, now()) {
+        ago if ago.is_empty() => pod.to_string(),
+        ago => format!("{pod} ({ago} ago)"),
+    });
+    Some(some_of(named, MAX_NAMED)).filter(|names| !names.is_empty())
+}
+
 /// What isolates such a VM again.
 pub(crate) fn restart(description: &Description) -> &'static str {
     if is_file_unusable(description) {
@@ -64,10 +73,9 @@ pub(crate) fn restart(description: &Description) -> &'static str {
     }
 }
 
-/// "team-a/web: released or ended 43s ago, not isolated if still running; restart the container".
-pub(crate) fn former_in_words(description: &Description, pod: &Pod, ended_us: u64) -> String {
-    let what = former_since(ended_us, now());
-    format!("{pod}: {what}; {}", restart(description))
+/// "team-a/web (43s ago): released or ended, not isolated if still running; restart the container"; `None` of none.
+pub(crate) fn former_in_words(description: &Description, former: &[(Pod, u64)]) -> Option<String> {
+    Some(format!("{}: {FORMER}; {}", whose_former(former)?, restart(description)))
 }
 
 /// The VMs that were released or ended and may run on, not isolated, each with when that was, microseconds since the epoch: kubelet's file

@@ -40,7 +40,7 @@ fn pods_that_are_not_selected_have_no_mark_and_the_others_keep_their_letters() {
     let selected = Selected::of(&selection(&[PODS[0]]), node()).unwrap();
     let map = gather(&selected, &Roots::below(std::path::Path::new("/nonexistent")));
     let text = body(&map);
-    says(&text, &["[x .]", "[B  ]", "x of pods that are not selected"]);
+    says(&text, &["[x .]", "[B  ]", "x not selected"]);
     never_says(&text, &[PODS[1]]);
 }
 
@@ -128,8 +128,7 @@ fn rows_are_in_the_order_of_their_cpus() {
     ];
     assert_eq!(rows, expected, "{text}");
     // No core has two threads, and no sign is explained that is not there.
-    let legend =
-        "A row names its first CPU, L3 where a cache begins. . shared,\nA* pod without a managed VM, r reserved\n";
+    let legend = "A row names its first CPU, L3 where a cache begins. . shared,\nA* no VM or released, r reserved\n";
     says(&text, &[legend]);
 }
 
