@@ -27,9 +27,9 @@ pub(crate) struct Model {
     pub seconds: f64,
     /// What is wrong on the node.
     pub problems: Vec<Reason>,
-    /// Where there is no VM, a sentence of each that was released or ended.
+    /// Where there is no VM, a sentence of those that were released or ended.
     #[serde(skip)]
-    pub former: Vec<String>,
+    pub former: Option<String>,
     pub instances: Vec<InstanceRates>,
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn rates(before: &Sample, now: &Sample) -> Model {
     Model {
         seconds,
         problems: now.problems.clone(),
-        former: Vec::new(),
+        former: None,
         instances: instances
             .map(|(pod, one)| InstanceRates::of(pod, before.instances.get(pod), one, seconds))
             .collect(),

@@ -297,7 +297,7 @@ pub(super) mod testing {
                 ReasonCode::KubeletUnusable,
                 "kubelet's CPU file is damaged",
             )],
-            former: Vec::new(),
+            former: None,
             instances: vec![
                 vm("bbbb", "shop/web-2", State::Isolated, ""),
                 busy,
