@@ -2,7 +2,7 @@
 
 use stelia_kubelet::Uid;
 
-use super::{Cluster, verdict};
+use super::Cluster;
 use crate::evaluate::{Arrival, Placement, Refusal};
 use crate::node::NodeError;
 use crate::request::SharedRequest;
@@ -15,43 +15,36 @@ impl Cluster {
     /// The node would refuse it.
     pub fn reserve(&mut self, name: &str, uid: Uid, request: &SharedRequest) -> Result<Placement, Refusal> {
         let placement = self.explain(name, request)?;
-        let at = self.slot(name);
-        let Some(slot) = self.nodes.get_mut(at) else {
-            return Err(verdict::no_object());
-        };
+        let node = self.nodes.entry(name.into()).or_default();
         let arrival = Arrival {
             request: request.clone(),
             cpus: placement.assigned_cpus.clone(),
             is_late: false,
             is_ours: true,
         };
-        slot.coming.retain(|(other, _)| *other != uid);
-        slot.coming.push((uid, arrival));
-        self.update_state(at);
+        node.coming.retain(|(other, _)| *other != uid);
+        node.coming.push((uid, arrival));
+        self.update_state(name);
         Ok(placement)
     }
 
     /// Removes a pod from those on their way to the node. Returns whether it was among them.
     pub fn release(&mut self, name: &str, uid: Uid) -> bool {
-        let Some(at) = self.names.get(name).copied() else {
+        let Some(node) = self.nodes.get_mut(name) else {
             return false;
         };
-        let Some(slot) = self.nodes.get_mut(at) else {
-            return false;
-        };
-        let before = slot.coming.len();
-        slot.coming.retain(|(other, _)| *other != uid);
-        let was = slot.coming.len() < before;
+        let before = node.coming.len();
+        node.coming.retain(|(other, _)| *other != uid);
+        let was = node.coming.len() < before;
         if was {
-            self.update_state(at);
+            self.update_state(name);
         }
         was
     }
 
     /// Why a node's object cannot be used.
     pub fn problem(&self, name: &str) -> Option<&NodeError> {
-        let slot = self.names.get(name).and_then(|at| self.nodes.get(*at))?;
-        slot.known.as_ref().err()
+        self.nodes.get(name)?.known.as_ref()?.as_ref().err()
     }
 
     /// How many different states nodes are in, and how many shapes they have.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use stelia_kubelet::Uid;
 
-use super::Cluster;
 use super::question::Evaluation;
-use super::states::StoredState;
+use super::states::State;
+use super::{Cluster, Node};
 use crate::evaluate::refusal_names::NO_OBJECT;
 use crate::evaluate::{Placement, Refusal};
 use crate::node::NodeError;
@@ -20,6 +20,16 @@ pub enum NodeVerdict {
     Fits(u16),
     /// The reason's name.
     Refused(&'static str),
+}
+
+impl NodeVerdict {
+    /// An answer without its reasons.
+    pub fn of(answer: &Result<Placement, Refusal>) -> Self {
+        match answer {
+            Ok(placement) => Self::Fits(placement.score.total),
+            Err(refusal) => Self::Refused(refusal.name),
+        }
+    }
 }
 
 pub(super) fn no_object() -> Refusal {
@@ -90,15 +100,14 @@ impl Cluster {
         let stay = coming.filter(|(uid, _)| !gone.contains_key(uid));
         let arrivals = stay.map(|(_, arrival)| arrival.clone()).collect();
         Ok(Evaluation {
-            state: StoredState::new(Arc::clone(shape), published, arrivals),
+            state: Arc::new(State::new(Arc::clone(shape), published, arrivals)),
             request: request.clone(),
         })
     }
 
     /// The state of a node whose object can be used.
-    pub(super) fn usable_state(&self, name: &str) -> Result<&Arc<StoredState>, Refusal> {
-        let slot = self.names.get(name).and_then(|at| self.nodes.get(*at));
-        let known = slot.ok_or_else(no_object)?.known.as_ref().map_err(unusable)?;
-        self.states.get(Some(known.state)).ok_or_else(no_object)
+    pub(super) fn usable_state(&self, name: &str) -> Result<&Arc<State>, Refusal> {
+        let state = self.nodes.get(name).and_then(Node::state);
+        state.ok_or_else(no_object)?.map_err(unusable)
     }
 }
