@@ -7,7 +7,6 @@ mod preempt;
 #[cfg(test)]
 mod tests;
 mod waiting;
-mod waiting_limit;
 mod wake_waiting;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -258,7 +257,8 @@ impl PlacerState {
     /// The request, stored once. Before it is given, all nodes' answers are made to count what is held there.
     fn current_request(&mut self, request: &Request, now: Moment) -> SharedRequest {
         self.reservations.advance(now);
-        self.reservations.update_rules(NodeRules::update_held);
+        self.reservations
+            .update_rules(|rules, node, held| rules.cluster.set_held(node, held));
         self.reservations.rules_mut().cluster.request(request.clone())
     }
 }

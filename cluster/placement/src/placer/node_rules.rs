@@ -4,7 +4,7 @@ use stelia_cpus::CpuSet;
 
 use stelia_kubelet::Uid;
 use stelia_placement_rules::cluster::{Cluster, Evaluation};
-use stelia_placement_rules::evaluate::{Arrival, OwnCpus, Placement, Refusal};
+use stelia_placement_rules::evaluate::{OwnCpus, Placement, Refusal};
 use stelia_placement_rules::node::{NodeError, ParsedNode};
 use stelia_placement_rules::request::SharedRequest;
 
@@ -29,29 +29,6 @@ pub enum PlaceError {
     NotEvaluated(Evaluation),
 }
 
-impl NodeRules {
-    /// Makes the node's answers count what is held there.
-    pub fn update_held(&mut self, node: &str, held: &[Held<'_, SharedRequest>]) {
-        let known = self.cluster.on_their_way(node).iter();
-        let known = known.map(|(pod, one)| (*pod, &one.request, one.cpus.as_ref(), one.is_late, one.is_ours));
-        let now = held.iter();
-        let now = now.map(|one| (one.pod, one.request, one.cpus, one.is_late, one.is_ours));
-        if known.eq(now) {
-            return;
-        }
-        let arrival = |held: &Held<'_, SharedRequest>| {
-            let arrival = Arrival {
-                request: held.request.clone(),
-                cpus: held.cpus.cloned(),
-                is_late: held.is_late,
-                is_ours: held.is_ours,
-            };
-            (held.pod, arrival)
-        };
-        self.cluster.set_held(node, held.iter().map(arrival).collect());
-    }
-}
-
 impl Rules for NodeRules {
     type Node = Result<ParsedNode, NodeError>;
     type Request = SharedRequest;
@@ -71,10 +48,10 @@ impl Rules for NodeRules {
     fn place(
         &mut self,
         node: &str,
-        held: &[Held<'_, SharedRequest>],
+        held: Held<SharedRequest>,
         request: &SharedRequest,
     ) -> Result<Placement, PlaceError> {
-        self.update_held(node, held);
+        self.cluster.set_held(node, held);
         let evaluation = self.cluster.evaluation(node, request).map_err(PlaceError::Refused)?;
         match self.evaluated.take() {
             Some((outcome, known)) if known == evaluation => outcome.map_err(PlaceError::Refused),

@@ -29,10 +29,7 @@ impl Placer {
         let has_vm = request.vm.is_some();
         for some in nodes.chunks(NODES_PER_BATCH) {
             for (name, closed, without_victims) in self.without_victims(request, some, now) {
-                let verdict = match without_victims.and_then(|node| node.evaluate()) {
-                    Ok(placement) => NodeVerdict::Fits(placement.score.total),
-                    Err(refusal) => NodeVerdict::Refused(refusal.name),
-                };
+                let verdict = NodeVerdict::of(&without_victims.and_then(|node| node.evaluate()));
                 report(name, answer(closed, verdict, has_vm));
             }
         }

@@ -81,13 +81,13 @@ impl<R: Rules> Reservations<R> {
         if let Some(earlier) = earlier.filter(|earlier| earlier.version >= version) {
             return Err(BindNotStarted::UnderWay(earlier.node.clone()));
         }
-        let mut held = super::held(&self.pods, &self.nodes, node);
-        held.retain(|held| held.pod != bind.uid);
+        let mut held = self.held(node);
+        held.retain(|(pod, _)| *pod != bind.uid);
+        let foreign = held.iter().map(|(pod, _)| *pod).find(|pod| self.is_foreign(*pod));
         // The rules know now what is held without the pod's own claim.
         self.changed.insert(node.clone());
-        let place = self.rules.place(node, &held, request);
+        let place = self.rules.place(node, held, request);
         let place = place.map_err(BindNotStarted::Rejected)?;
-        let foreign = held.iter().map(|held| held.pod).find(|pod| self.is_foreign(*pod));
         let request = request.clone();
         let ticket = Ticket {
             pod: bind.uid,

@@ -33,6 +33,7 @@ use std::time::Duration;
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::Uid;
+use stelia_placement_rules::evaluate::Arrival;
 
 pub use binds::{BindNotStarted, BindRequest, Ticket};
 use records::{NodeRecord, PodRecord};
@@ -72,7 +73,7 @@ pub trait Rules {
     fn place(
         &mut self,
         node: &str,
-        held: &[Held<'_, Self::Request>],
+        held: Held<Self::Request>,
         request: &Self::Request,
     ) -> Result<Self::Placement, Self::Rejection>;
 
@@ -90,18 +91,8 @@ pub trait Rules {
     fn is_shown_once_admitted(&self, node: &str, request: &Self::Request) -> bool;
 }
 
-/// What a pod holds on a node whose object does not show it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held<'a, Q> {
-    pub pod: Uid,
-    pub request: &'a Q,
-    /// The CPUs that are assigned to it; `None` if the node will choose them.
-    pub cpus: Option<&'a CpuSet>,
-    /// Its VM has not registered for [`SILENCE_TIMEOUT`] since its container runs, and may never do so.
-    pub is_late: bool,
-    /// This program promised it. What another scheduler's pod holds follows from what its author wrote, also from the CPUs in its annotation.
-    pub is_ours: bool,
-}
+/// The pods that hold CPUs on a node whose object does not show them, in the order in which they were promised.
+pub type Held<Q> = Vec<(Uid, Arrival<Q>)>;
 
 /// What is held on all nodes.
 pub struct Reservations<R: Rules> {
@@ -159,16 +150,29 @@ impl<R: Rules> Reservations<R> {
         &mut self.rules
     }
 
-    /// What is held on a node, in the order in which it was promised.
-    pub fn held(&self, node: &str) -> Vec<Held<'_, R::Request>> {
-        held(&self.pods, &self.nodes, node)
+    /// What is held on a node.
+    pub fn held(&self, node: &str) -> Held<R::Request> {
+        let pods = self.nodes.get(node).into_iter().flat_map(|known| &known.pods);
+        let held = pods.filter_map(|pod| {
+            let record = self.pods.get(pod)?;
+            let (cpus, is_ours) = record.claim(node)?;
+            let bound = record.unseen().filter(|bound| &*bound.node == node);
+            let arrival = Arrival {
+                request: record.request.clone()?,
+                cpus: cpus.cloned(),
+                is_late: bound.is_some_and(|bound| bound.is_late),
+                is_ours,
+            };
+            Some((*pod, arrival))
+        });
+        held.collect()
     }
 
     /// Passes what is held to the rules, for each node on which it may have changed.
-    pub fn update_rules(&mut self, mut update: impl FnMut(&mut R, &str, &[Held<'_, R::Request>])) {
+    pub fn update_rules(&mut self, mut update: impl FnMut(&mut R, &str, Held<R::Request>)) {
         for node in std::mem::take(&mut self.changed) {
-            let held = held(&self.pods, &self.nodes, &node);
-            update(&mut self.rules, &node, &held);
+            let held = self.held(&node);
+            update(&mut self.rules, &node, held);
         }
     }
 
@@ -268,27 +272,4 @@ impl<R: Rules> Reservations<R> {
             }
         }
     }
-}
-
-fn held<'a, Q>(
-    pods: &'a HashMap<Uid, PodRecord<Q>>,
-    nodes: &HashMap<NodeName, NodeRecord>,
-    node: &str,
-) -> Vec<Held<'a, Q>> {
-    let on = nodes.get(node).map(|known| known.pods.as_slice()).unwrap_or_default();
-    let held = |pod: &Uid| {
-        let record = pods.get(pod)?;
-        let (pod, request) = (*pod, record.request.as_ref()?);
-        let (cpus, is_ours) = record.claim(node)?;
-        let bound = record.unseen().filter(|bound| &*bound.node == node);
-        let is_late = bound.is_some_and(|bound| bound.is_late);
-        Some(Held {
-            pod,
-            request,
-            cpus,
-            is_late,
-            is_ours,
-        })
-    };
-    on.iter().filter_map(held).collect()
 }
