@@ -1,8 +1,8 @@
 //! The publisher itself: it carries out what `ReconcilerState` decides.
 
+use std::future::pending;
 use std::time::Duration;
 
-use futures_util::future::pending;
 use http::header::RETRY_AFTER;
 use http_body_util::{BodyExt, Limited};
 use kube::Client;
