@@ -94,8 +94,8 @@ fn fill(pod_request: &PodRequest, member: &Member, until_full: bool) -> (Verdict
     let refused = verdict.fixed.first().or(verdict.requests.first());
     let (fits, together, stop) = match (refused, verdict.basis) {
         (Some(refusal), _) => {
-            let together = chooser.has_asked_devices(pod_request).then_some(0);
-            (Some(0), together, Some(refusal.clone()))
+            let none = chooser.until_full(pod_request, 0);
+            (Some(0), none.together, Some(refusal.clone()))
         }
         (None, Basis::Nothing) => (None, None, verdict.placement.clone().err()),
         (None, _) => {

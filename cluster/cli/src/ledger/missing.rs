@@ -76,7 +76,7 @@ pub(super) fn notes(ledger: &Ledger) -> Vec<Note> {
         }
         notes.extend(ring.is_cut_off.then(|| Note::of_ring(NoteKind::CutOff, ring, "")));
     }
-    let with_vm: BTreeSet<&str> = ledger.parts.iter().map(|part| part.node.as_str()).collect();
+    let with_vm: BTreeSet<&str> = ledger.merged.parts.iter().map(|part| part.node.as_str()).collect();
     for (node, rings) in by_node {
         let period = (ledger.since_us, ledger.until_us);
         notes.extend(of_node(rings, period, with_vm.contains(node)));
@@ -143,13 +143,19 @@ fn of_node(mut rings: Vec<&ReadRing>, (since_us, until_us): (u64, u64), has_vm: 
 
 fn of_accounts(ledger: &Ledger) -> Vec<Note> {
     let mut notes = Vec::new();
-    for part in ledger.parts.iter().filter(|part| part.covered_us < part.promised_us) {
-        let us = part.promised_us - part.covered_us;
-        let detail = format!("{} of {} ({})", hours(us), part.pod, counted(part.gaps, "gap"));
+    let merged = &ledger.merged;
+    for part in &merged.parts {
+        let account = &part.account;
+        let us = account.promised_us.saturating_sub(account.covered_us);
+        if us == 0 {
+            continue;
+        }
+        let gaps = counted((account.gaps.len() as u64).saturating_add(account.gaps_left_out), "gap");
+        let detail = format!("{} of {} ({gaps})", hours(us), printable(&account.name));
         let place = place(&part.node, &part.directory);
         notes.push(Note::new(NoteKind::NoReadings, place, detail));
     }
-    for twice in &ledger.repeated {
+    for twice in &merged.repeated {
         let kind = if twice.has_more_times {
             NoteKind::Repeated
         } else {
@@ -160,8 +166,8 @@ fn of_accounts(ledger: &Ledger) -> Vec<Note> {
         let place = place(&twice.left_out, &twice.left_out_directory);
         notes.push(Note::new(kind, place, detail));
     }
-    if let (Some(first), Some(last)) = (ledger.days_without.first(), ledger.days_without.last()) {
-        let days = match ledger.days_without.len() {
+    if let (Some(first), Some(last)) = (merged.days_without.first(), merged.days_without.last()) {
+        let days = match merged.days_without.len() {
             1 => first.clone(),
             several => format!("{} from {first} to {last}", counted(several as u64, "day")),
         };

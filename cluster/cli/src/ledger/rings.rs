@@ -1,7 +1,7 @@
 //! Copied rings: where they are, and what is read of them. All I/O of `ledger` is here.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use serde::{Serialize, Serializer};
@@ -127,66 +127,48 @@ fn has_segments(directory: &Path) -> Result<bool, String> {
 /// Why the ring must not be read, if it is larger than any that a node has. Answers whether its last line is incomplete. That it is a folder
 /// with regular files, and no symbolic link, is checked by who opens them.
 fn check_files(directory: &Path) -> Result<bool, String> {
-    let mut sizes = Vec::new();
-    for path in segments(directory)? {
-        let metadata = fs::symlink_metadata(&path).map_err(|cause| format!("look at {}: {cause}", path.display()))?;
+    let segments = segments(directory)?;
+    let mut all: u64 = 0;
+    for path in &segments {
+        let metadata = fs::symlink_metadata(path).map_err(|cause| format!("look at {}: {cause}", path.display()))?;
         if !metadata.is_file() {
             return Err(format!("open {}: it is no regular file", path.display()));
         }
-        sizes.push((metadata.len(), path));
-    }
-    let all = sizes.iter().fold(0, |sum: u64, (bytes, _)| sum.saturating_add(*bytes));
-    if let Some((bytes, path)) = sizes.iter().max().filter(|_| all > MAX_RING_BYTES) {
-        return Err(format!(
-            "read {}: it has {bytes} bytes, all segments together {all}: a ring has at most {MAX_RING_BYTES}",
-            path.display()
-        ));
-    }
-    for (_, path) in &sizes {
-        if has_long_line(path).map_err(|cause| format!("read {}: {cause}", path.display()))? {
+        all = all.saturating_add(metadata.len());
+        if all > MAX_RING_BYTES {
             return Err(format!(
-                "read {}: it has a line of more than {MAX_LINE_BYTES} bytes, which no ring has",
+                "read {}: with the segments before it has {all} bytes: a ring has at most {MAX_RING_BYTES}",
                 path.display()
             ));
         }
     }
-    match sizes.last() {
-        Some((1.., path)) => is_cut_off(path).map_err(|cause| format!("read {}: {cause}", path.display())),
-        _ => Ok(false),
+    let mut is_cut_off = false;
+    for path in &segments {
+        is_cut_off = ends_within_line(path).map_err(|cause| format!("read {}: {cause}", path.display()))?;
     }
+    Ok(is_cut_off)
 }
 
-/// Whether a line of a file is longer than any of a ring. It is not read further then: the file may be sparse and huge.
-fn has_long_line(path: &Path) -> io::Result<bool> {
+/// Whether the last line of a file is incomplete. A file with a line that is longer than any of a ring is not read further: it may be sparse and huge.
+fn ends_within_line(path: &Path) -> io::Result<bool> {
     let mut reader = BufReader::with_capacity(1 << 20, File::open(path)?);
-    let is_newline = |byte: &u8| *byte == b'\n';
-    // The part of the current line that was read.
-    let mut length = 0;
+    let mut line = Vec::new();
     loop {
-        let bytes = reader.fill_buf()?;
-        let read = bytes.len();
-        let first = bytes.iter().position(is_newline);
-        if length + first.unwrap_or(read) >= MAX_LINE_BYTES {
-            return Ok(true);
+        line.clear();
+        match reader
+            .by_ref()
+            .take(MAX_LINE_BYTES as u64)
+            .read_until(b'\n', &mut line)?
+        {
+            0 => return Ok(false),
+            _ if line.ends_with(b"\n") => {}
+            MAX_LINE_BYTES => {
+                let long = format!("it has a line of more than {MAX_LINE_BYTES} bytes, which no ring has");
+                return Err(io::Error::other(long));
+            }
+            _ => return Ok(true),
         }
-        if read == 0 {
-            return Ok(false);
-        }
-        length = match bytes.iter().rposition(is_newline) {
-            Some(last) => read - last - 1,
-            None => length + read,
-        };
-        reader.consume(read);
     }
-}
-
-/// Whether a file that is not empty ends within a line.
-fn is_cut_off(path: &Path) -> io::Result<bool> {
-    let mut file = File::open(path)?;
-    file.seek(SeekFrom::End(-1))?;
-    let mut last = [0];
-    file.read_exact(&mut last)?;
-    Ok(last != *b"\n")
 }
 
 fn folders(directory: &Path) -> Result<Vec<PathBuf>, String> {
