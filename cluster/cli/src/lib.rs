@@ -121,8 +121,8 @@ fn run(cli: &Cli) -> Result<String, Failure> {
                 output_options.print(&vms)
             }
         }
-        Command::Health { names, filter, chosen } => {
-            output_options.print(&Health::of(&command_input::nodes(cli, names, chosen, false)?, filter))
+        Command::Health { names, states, chosen } => {
+            output_options.print(&Health::of(&command_input::nodes(cli, names, chosen, false)?, states))
         }
         Command::Why {
             pod,

@@ -28,6 +28,7 @@ pub trait Credentials: Send {
 pub struct RenewedClient {
     client: Client,
     credentials: Option<Box<dyn Credentials>>,
+    is_refused: bool,
 }
 
 impl RenewedClient {
@@ -35,6 +36,7 @@ impl RenewedClient {
         Self {
             client,
             credentials: None,
+            is_refused: false,
         }
     }
 
@@ -43,9 +45,14 @@ impl RenewedClient {
         self.credentials = Some(Box::new(credentials));
     }
 
-    /// The client with the credentials of this moment. `refused` says that the API server answered 401 since this was asked last. Where new ones cannot be
-    /// read the old client goes on, and its failures are told.
-    pub fn current(&mut self, refused: bool) -> &Client {
+    /// The API server answered 401: the credentials are read again before the next request.
+    pub fn refused(&mut self) {
+        self.is_refused = true;
+    }
+
+    /// The client with the credentials of this moment. Where new ones cannot be read the old client goes on, and its failures are told.
+    pub fn current(&mut self) -> &Client {
+        let refused = std::mem::take(&mut self.is_refused);
         let credentials = self.credentials.as_mut();
         match credentials.and_then(|credentials| credentials.renewed(refused)) {
             Some(Ok(client)) => self.client = client,

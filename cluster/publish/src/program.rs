@@ -19,8 +19,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::options::PublishOptions;
-use crate::reading::Reading;
-use crate::source::Source;
+use crate::source::{Reading, Source};
 use crate::status::Status;
 use crate::withdraw::{WITHDRAWAL_TIMEOUT, withdraw};
 use crate::{Publisher, http_server};

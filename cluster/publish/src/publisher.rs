@@ -17,8 +17,8 @@ use crate::answer::{ApiFailure, FailureKind};
 use crate::decide::{Next, ReconcilerState};
 use crate::intervals::REQUEST_TIMEOUT;
 use crate::options::PublishOptions;
-use crate::reading::Reading;
 use crate::request::PublisherRequest;
+use crate::source::Reading;
 use crate::status::Status;
 
 /// Limit of an answer, in bytes: a Node with hundreds of images is a fifth of it.
@@ -80,12 +80,16 @@ impl Publisher {
             }
             match self.state.next(started.elapsed()) {
                 Next::Send(task, request) => {
-                    let client = self.client.current(false).clone();
+                    let client = self.client.current().clone();
                     let answer = send(&client, *request).await;
-                    self.state.answered(&task, answer, started.elapsed());
-                    if self.state.take_renewal() {
-                        self.client.current(true);
+                    if let Err(ApiFailure {
+                        kind: FailureKind::Unauthorized,
+                        ..
+                    }) = answer
+                    {
+                        self.client.refused();
                     }
+                    self.state.answered(&task, answer, started.elapsed());
                     is_told = readings.has_changed().unwrap_or(false);
                     self.publish_status();
                 }

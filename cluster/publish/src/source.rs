@@ -15,10 +15,30 @@ use rustix::io::Errno;
 use stelia_api::publication::{FILE, LOCK, MAX_FILE_BYTES, Publication};
 use tokio::sync::watch;
 
-use crate::reading::Reading;
-
 /// The pause between two looks, which open two files each. The object is written once in 2 s at most.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a publisher is given: the file's content, and whether the daemon that wrote it lives.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// The last content that could be used.
+    pub publication: Option<Arc<Publication>>,
+    /// The daemon holds its lock.
+    pub daemon_lives: bool,
+    /// Why the file as it is now is not used: missing, cut off, of a newer version.
+    pub problem: Option<String>,
+}
+
+impl Reading {
+    /// What a daemon that lives wrote.
+    pub fn of(publication: Publication) -> Self {
+        Self {
+            publication: Some(Arc::new(publication)),
+            daemon_lives: true,
+            problem: None,
+        }
+    }
+}
 
 /// The file that was read last. The daemon never changes it in place: another one has another inode, or at least another time.
 type Stamp = (u64, i64, i64, u64);

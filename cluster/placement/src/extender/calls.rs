@@ -1,5 +1,6 @@
 //! filter, prioritize, preempt, bind.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,7 +11,6 @@ use stelia_placement_rules::cluster::NodeVerdict;
 use stelia_placement_rules::request::Request;
 use stelia_placement_rules::score;
 
-use super::best_nodes::best_nodes;
 use super::types::{
     ExtenderArgs, ExtenderBindingResult, ExtenderFilterResult, ExtenderPreemptionArgs, ExtenderPreemptionResult,
     HostPriority, MetaVictims,
@@ -21,6 +21,10 @@ use crate::placer::{NotReady, Placer};
 
 /// Limit of the nodes of a call.
 const MAX_CALL_NODES: usize = 50_000;
+
+/// Limit of the nodes that an answer names, which kube-scheduler then scores and sends to prioritize: as many as it scores at least
+/// where it does not look at all nodes (its `minFeasibleNodesToFind`).
+pub(super) const MAX_FIT_NODES: usize = 100;
 
 /// What is wrong with a call.
 #[derive(Debug, thiserror::Error)]
@@ -108,6 +112,17 @@ pub(super) fn filter(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError>
         }
     }
     Ok(serde_json::to_vec(&result)?)
+}
+
+/// The nodes with the highest scores. Which of equal nodes are among them is not the same for each pod, by its `number`.
+pub(super) fn best_nodes(mut fit: Vec<(u16, &str)>, number: u128) -> Vec<&str> {
+    if fit.len() > MAX_FIT_NODES {
+        let first = usize::try_from(number % fit.len() as u128).unwrap_or_default();
+        fit.rotate_left(first);
+        fit.sort_by_key(|(score, _)| Reverse(*score));
+        fit.truncate(MAX_FIT_NODES);
+    }
+    fit.into_iter().map(|(_, name)| name).collect()
 }
 
 /// `HostPriorityList`, JSON.

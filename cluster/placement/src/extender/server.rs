@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::header::{CONNECTION, CONTENT_TYPE};
@@ -11,16 +10,15 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use stelia_cpus::text::named;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::calls::CallError;
-use super::idle_timeout::{IdleTimeout, TimedStream};
 use super::tls::Tls;
 use super::{calls, metrics};
 use crate::placer::{NotReady, Placer};
@@ -31,11 +29,11 @@ pub struct Bounds {
     pub connections: usize,
     /// Until a request's headers are there, and until a TLS handshake is done.
     pub headers: Duration,
-    /// Until an answer is read and the next request of a connection begins. kube-scheduler closes an idle one after 90 s.
-    pub idle: Duration,
     /// Until its body is there.
     pub body: Duration,
     pub body_bytes: usize,
+    /// Until its answer is read.
+    pub answer: Duration,
 }
 
 impl Default for Bounds {
@@ -43,19 +41,16 @@ impl Default for Bounds {
         Self {
             connections: 256,
             headers: Duration::from_secs(5),
-            idle: Duration::from_secs(120),
             body: Duration::from_secs(10),
             // 10,000 names of 253 characters and the largest pod are 4 MB.
             body_bytes: 8 << 20,
+            answer: Duration::from_secs(30),
         }
     }
 }
 
 /// The pause after accept(2) failed, for example with too many open files.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
-
-/// How often each connection checks whether this instance is still the leader.
-const LEADER_CHECK_PERIOD: Duration = Duration::from_secs(1);
 
 /// What is answered on an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +74,6 @@ pub async fn serve(placer: Arc<Placer>, listener: TcpListener, service: Service,
     let client = Client {
         placer,
         service: Arc::new(service),
-        ended: ended.clone(),
     };
     loop {
         // At the limit, the kernel keeps further connections waiting.
@@ -115,7 +109,6 @@ pub async fn serve(placer: Arc<Placer>, listener: TcpListener, service: Service,
 struct Client {
     placer: Arc<Placer>,
     service: Arc<Service>,
-    ended: CancellationToken,
 }
 
 impl Client {
@@ -131,60 +124,31 @@ impl Client {
         }
     }
 
+    /// Answers one request: no connection is idle, and each call is of the instance that the Service leads to at that moment.
     async fn http<S: AsyncRead + AsyncWrite + Unpin>(self, stream: S) {
-        let (placer, ended) = (self.placer, self.ended);
+        let placer = self.placer;
         let Service { paths, bounds, .. } = *self.service;
-        let timeout = IdleTimeout::new(bounds.headers, bounds.idle);
-        let stream = TimedStream::new(stream, timeout.clone());
-        let idle_clock = timeout.clone();
-        let (called, leader_check) = (Arc::new(AtomicBool::new(false)), placer.clone());
-        let mark_called = called.clone();
+        let is_answered = Arc::new(Notify::new());
+        let answered = is_answered.clone();
         let service = service_fn(move |request| {
-            let (placer, timeout) = (placer.clone(), timeout.clone());
-            mark_called.store(true, Ordering::Relaxed);
-            timeout.begins();
+            let (placer, is_answered) = (placer.clone(), is_answered.clone());
             async move {
-                let mut answer = answer(&placer, request, paths, bounds).await;
-                // A scheduler calls on its open connections for as long as they last. A new one goes through the Service, which leads to the
-                // instance that places pods.
-                if paths == Paths::All && placer.ready().is_err() {
-                    let close = http::HeaderValue::from_static("close");
-                    answer.headers_mut().insert(CONNECTION, close);
-                }
-                timeout.ends();
+                let answer = answer(&placer, request, paths, bounds).await;
+                is_answered.notify_one();
                 Ok::<_, Infallible>(answer)
             }
         });
         let mut builder = hyper::server::conn::http1::Builder::new();
-        builder.header_read_timeout(None).max_headers(64);
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
-        let overdue = idle_clock.overdue();
-        tokio::pin!(connection, overdue);
-        let mut ending = false;
-        let mut leader_checks = tokio::time::interval(LEADER_CHECK_PERIOD);
-        loop {
-            tokio::select! {
-                done = connection.as_mut() => {
-                    if let Err(cause) = done {
-                        debug!("a connection: {cause}");
-                    }
-                    return;
+        builder.timer(TokioTimer::new()).header_read_timeout(bounds.headers);
+        builder.keep_alive(false).max_headers(64);
+        tokio::select! {
+            done = builder.serve_connection(TokioIo::new(stream), service) => {
+                if let Err(cause) = done {
+                    debug!("a connection: {cause}");
                 }
-                () = overdue.as_mut() => {
-                    debug!("a connection: the client was silent for too long");
-                    return;
-                }
-                () = ended.cancelled(), if !ending => {
-                    ending = true;
-                    connection.as_mut().graceful_shutdown();
-                }
-                // A scheduler must not call on this connection once another instance places pods.
-                _ = leader_checks.tick(), if !ending && paths == Paths::All => {
-                    if called.load(Ordering::Relaxed) && leader_check.ready().is_err() {
-                        ending = true;
-                        connection.as_mut().graceful_shutdown();
-                    }
-                }
+            }
+            () = async { answered.notified().await; tokio::time::sleep(bounds.answer).await } => {
+                debug!("a connection: the answer is not read");
             }
         }
     }
@@ -199,8 +163,11 @@ type Answer = Response<Full<Bytes>>;
 fn response(code: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = code;
-    let kind = http::HeaderValue::from_static(kind);
-    response.headers_mut().insert(CONTENT_TYPE, kind);
+    for (name, value) in [(CONTENT_TYPE, kind), (CONNECTION, "close")] {
+        response
+            .headers_mut()
+            .insert(name, http::HeaderValue::from_static(value));
+    }
     response
 }
 

@@ -24,7 +24,6 @@ mod records;
 #[cfg(test)]
 mod tests;
 mod timeouts;
-mod unavailable_nodes;
 mod watched_objects;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -39,7 +38,6 @@ pub use binds::{BindNotStarted, BindRequest, Ticket};
 use records::{NodeRecord, PodRecord};
 use timeouts::UID_RETENTION;
 pub use timeouts::{SETTLE_TIMEOUT, SILENCE_TIMEOUT};
-pub use unavailable_nodes::Unavailable;
 pub use watched_objects::{ObservedPod, Refused};
 
 /// Since any moment before all others, such as the program's start.
@@ -113,6 +111,15 @@ pub struct Reservations<R: Rules> {
     refused: Vec<Refused>,
 }
 
+/// Why no pod at all is placed on a node now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    #[error("the node has no NodeResourceTopology object that can be used")]
+    NoObject,
+    #[error("the node is silent: its object does not show pods that were bound more than {} s ago", SILENCE_TIMEOUT.as_secs())]
+    Silent,
+}
+
 /// Numbers of pods by state, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReservationCounts {
@@ -173,6 +180,20 @@ impl<R: Rules> Reservations<R> {
         for node in std::mem::take(&mut self.changed) {
             let held = self.held(&node);
             update(&mut self.rules, &node, held);
+        }
+    }
+
+    /// Whether pods may be placed on the node now.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn available(&self, node: &str, now: Moment) -> Result<(), Unavailable> {
+        let known = self.nodes.get(node).filter(|known| known.usable);
+        let known = known.ok_or(Unavailable::NoObject)?;
+        if known.is_silent(now) {
+            Err(Unavailable::Silent)
+        } else {
+            Ok(())
         }
     }
 

@@ -8,7 +8,6 @@ mod outcome;
 mod pods;
 mod reconciler;
 pub mod taint;
-mod wanted;
 
 #[cfg(test)]
 mod tests;
@@ -23,14 +22,14 @@ use stelia_api::publication::Publication;
 use crate::backoff::{Random, RetryPause};
 use crate::intervals::{GRACE_PERIOD, REAPPLY_INTERVAL, WRITE_INTERVAL};
 use crate::options::PublishOptions;
-use crate::reading::Reading;
 use crate::request::{self, Made, PublisherRequest};
+use crate::source::Reading;
 use crate::status::{Part, Status};
 use content::Freshness;
 use event_queue::{EventTask, Events};
 use node_uid::NodeUid;
 use pods::{PodTask, Pods};
-use reconciler::{Digest, Reconciler};
+use reconciler::{Digest, Reconciler, digest};
 use taint::{Taint, TaintTask};
 
 /// A request's purpose; what it was written from is in it where that matters for the answer.
@@ -84,7 +83,6 @@ pub(crate) struct ReconcilerState {
     pods: Pods,
     events: Events,
     status: Status,
-    renew: bool,
 }
 
 /// The object as it stood when the publisher started.
@@ -116,7 +114,6 @@ impl ReconcilerState {
             pods: Pods::new(options.pod_conditions),
             events: Events::default(),
             status: Status::default(),
-            renew: false,
             random,
             options,
         }
@@ -129,11 +126,6 @@ impl ReconcilerState {
             settled: !self.is_pending(),
             ..self.status.clone()
         }
-    }
-
-    /// The API server did not accept the credentials since this was asked last.
-    pub fn take_renewal(&mut self) -> bool {
-        std::mem::take(&mut self.renew)
     }
 
     fn say(&mut self, part: Part, problem: Option<String>) {
@@ -213,6 +205,57 @@ impl ReconcilerState {
             || self.taint.is_pending() && self.options.remove_taint.is_some()
             || self.pods.is_pending()
             || self.events.waiting() > 0
+    }
+
+    fn freshness(&self, now: Duration) -> Freshness {
+        match (self.is_past_grace(now), self.daemon_lives, &self.told) {
+            (true, false, _) => Freshness::Away,
+            (true, true, _) => Freshness::Unusable,
+            (false, _, Some(told)) if told.object.is_none() => Freshness::Unusable,
+            // Not known yet: what stands there stays.
+            (false, ..) => Freshness::Current,
+        }
+    }
+
+    /// The object that stands has to be marked, and is not known.
+    fn is_recall_wanted(&self, now: Duration) -> bool {
+        !self.recall.done && self.described.is_none() && self.freshness(now) != Freshness::Current
+    }
+
+    fn wanted_object(&self, now: Duration) -> Option<Value> {
+        let described = self.described.as_ref().and_then(|told| told.object.as_ref());
+        let owner = self.node.uid().map(|uid| (self.options.node.as_str(), uid));
+        let known = described.or(self.recall.object.as_ref())?;
+        let summary = self.told.as_ref().and_then(|told| told.summary.as_ref());
+        Some(content::object(known, self.freshness(now), owner, summary))
+    }
+
+    /// Whether VMs can be admitted; `None` while that is not known.
+    fn is_ready(&self, now: Duration) -> Option<bool> {
+        if self.is_past_grace(now) {
+            Some(false)
+        } else {
+            Some(self.told.as_ref()?.ready.status)
+        }
+    }
+
+    fn wanted_label(&self, now: Duration) -> Option<Value> {
+        let ready = self.is_ready(now).filter(|_| self.options.ready_label)?;
+        Some(content::label(&self.options.node, self.node.uid(), Some(ready)))
+    }
+
+    /// What is wanted, anew: of a reading, of the grace that has passed, of the Node's UID.
+    fn want(&mut self, now: Duration) {
+        let key = (self.freshness(now), self.is_ready(now));
+        if self.wanted_for == Some(key) {
+            return;
+        }
+        let of = |body: Option<Value>| body.map(|body| digest(body.to_string().as_bytes()));
+        let (object, label) = (of(self.wanted_object(now)), of(self.wanted_label(now)));
+        self.object.want(object, now);
+        self.label.want(label, now);
+        self.taint.want(self.is_ready(now) == Some(true));
+        self.wanted_for = Some(key);
     }
 
     /// Every request that will be due, the more important first.

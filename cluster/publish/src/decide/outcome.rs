@@ -93,9 +93,6 @@ impl ReconcilerState {
 
     fn api_away(&mut self, what: &Task, failure: &ApiFailure, now: Duration) {
         let again = self.api.failures() > 0;
-        if failure.kind == FailureKind::Unauthorized {
-            self.renew = true;
-        }
         // Read again, the credentials may be good: a token that has just expired costs one request.
         if failure.kind == FailureKind::Unauthorized && !again {
             self.api.at_once(now);
