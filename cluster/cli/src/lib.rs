@@ -31,7 +31,7 @@ use stelia_table::{Form, PrintError, TextStyle, now, paragraph, printable};
 
 use cli::{Cli, Command};
 use health::Health;
-use ledger::{Ledger, ReadRing};
+use ledger::{Ledger, RingCopy};
 use nodes::{NodeOrder, Nodes};
 use plan::Plan;
 use vms::Vms;
@@ -153,7 +153,8 @@ fn run(cli: &Cli) -> Result<String, Failure> {
                 rings.extend(ledger::of_argument(argument).map_err(Failure::Other)?);
             }
             let (since_us, until_us) = month.map_or((0, u64::MAX), Month::period);
-            let rings: Vec<ReadRing> = rings.iter().map(|copy| copy.read((since_us, until_us), keys)).collect();
+            let read = |ring: RingCopy| ring.read((since_us, until_us), keys);
+            let rings: Vec<RingCopy> = rings.into_iter().map(read).collect();
             if let Some(problem) = ledger::ambiguous(&rings, vms) {
                 return Err(Failure::Usage(problem));
             }

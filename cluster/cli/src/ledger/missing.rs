@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use stelia_cpus::text::named;
 use stelia_table::{counted, printable};
 
-use super::{Ledger, ReadRing, clock, hours};
+use super::{Ledger, RingCopy, clock, hours};
 use crate::reasons::Refusal;
 
 /// How long before the period's end a ring may end, and how long after one ring of a node another may begin: three times the interval at
@@ -50,7 +50,7 @@ impl Note {
         }
     }
 
-    fn of_ring(kind: NoteKind, ring: &ReadRing, detail: impl Into<String>) -> Self {
+    fn of_ring(kind: NoteKind, ring: &RingCopy, detail: impl Into<String>) -> Self {
         Self::new(kind, place(&ring.node, &ring.directory.display().to_string()), detail)
     }
 
@@ -66,7 +66,7 @@ impl Note {
 /// The notes by kind.
 pub(super) fn notes(ledger: &Ledger) -> Vec<Note> {
     let mut notes = Vec::new();
-    let mut by_node: BTreeMap<&str, Vec<&ReadRing>> = BTreeMap::new();
+    let mut by_node: BTreeMap<&str, Vec<&RingCopy>> = BTreeMap::new();
     for ring in &ledger.rings {
         match &ring.problem {
             Some(problem) => notes.push(Note::of_ring(NoteKind::NotCounted, ring, problem)),
@@ -98,7 +98,7 @@ fn place(node: &str, directory: &str) -> String {
 }
 
 /// What is before, between and after the copies of one node's ring; and whether the node has the VM.
-fn of_node(mut rings: Vec<&ReadRing>, (since_us, until_us): (u64, u64), has_vm: bool) -> Vec<Note> {
+fn of_node(mut rings: Vec<&RingCopy>, (since_us, until_us): (u64, u64), has_vm: bool) -> Vec<Note> {
     let mut notes = Vec::new();
     rings.sort_by_key(|ring| ring.verdict.first_us);
     let mut copies = rings.into_iter();

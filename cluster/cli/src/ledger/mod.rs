@@ -14,7 +14,7 @@ use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, printabl
 
 use crate::reasons::{Refusal, groups, table_of};
 use crate::vms::Pattern;
-pub use rings::{NodeKey, ReadRing, RingCopy, of_argument};
+pub use rings::{NodeKey, RingCopy, of_argument};
 
 /// The account of a VM, merged.
 #[derive(Debug, Clone, Serialize)]
@@ -24,7 +24,7 @@ pub struct Ledger {
     pub until_us: u64,
     #[serde(flatten)]
     pub merged: MergedAccount,
-    pub rings: Vec<ReadRing>,
+    pub rings: Vec<RingCopy>,
     /// What is not in the sums, or may not be, as sentences.
     pub missing: Vec<String>,
 }
@@ -108,13 +108,13 @@ fn fits(patterns: &[Pattern], account: &Account) -> bool {
 }
 
 /// Whether a ring has a VM that a pattern fits.
-pub fn has_vm(rings: &[ReadRing], patterns: &[Pattern]) -> bool {
+pub fn has_vm(rings: &[RingCopy], patterns: &[Pattern]) -> bool {
     let mut accounts = rings.iter().flat_map(|ring| &ring.accounts);
     accounts.any(|account| fits(patterns, account))
 }
 
 /// Why one of the patterns may mean VMs of several tenants: it has no namespace and no wildcard, and fits pods of several namespaces.
-pub fn ambiguous(rings: &[ReadRing], patterns: &[Pattern]) -> Option<String> {
+pub fn ambiguous(rings: &[RingCopy], patterns: &[Pattern]) -> Option<String> {
     patterns.iter().find_map(|pattern| {
         let named = pattern.bare()?;
         let accounts = rings.iter().flat_map(|ring| &ring.accounts);
@@ -131,7 +131,7 @@ pub fn ambiguous(rings: &[ReadRing], patterns: &[Pattern]) -> Option<String> {
 const MAX_CAUSES: usize = 3;
 
 /// That no ring has a VM in a period, and why rings are not counted: the VM may be in those.
-pub fn absent(rings: &[ReadRing], period: (u64, u64)) -> String {
+pub fn absent(rings: &[RingCopy], period: (u64, u64)) -> String {
     let problems = rings.iter().filter_map(|ring| {
         let place = format!("{} ({})", ring.node, ring.directory.display());
         Some((place, Refusal::new(ring.problem.clone()?, "")))
@@ -164,8 +164,8 @@ fn in_words((since_us, until_us): (u64, u64)) -> String {
 
 impl Ledger {
     /// The account of the VMs that a pattern fits. `now_us` bounds a period that has not ended.
-    pub fn of(rings: Vec<ReadRing>, patterns: &[Pattern], (since_us, until_us): (u64, u64), now_us: u64) -> Self {
-        let of_ring = |ring: &ReadRing| {
+    pub fn of(rings: Vec<RingCopy>, patterns: &[Pattern], (since_us, until_us): (u64, u64), now_us: u64) -> Self {
+        let of_ring = |ring: &RingCopy| {
             let fitting = ring.accounts.iter().filter(|account| fits(patterns, account));
             let parts = fitting.map(|account| NodeAccount {
                 node: ring.node.clone(),

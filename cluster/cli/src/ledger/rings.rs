@@ -15,16 +15,9 @@ const SEGMENT: &str = "ledger";
 /// The largest `ledger-size` that steliad.toml may have.
 const MAX_RING_BYTES: u64 = 16 << 30;
 
-/// The copied ring of a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RingCopy {
-    pub node: String,
-    pub directory: PathBuf,
-}
-
-/// What was read of a ring.
+/// The copied ring of a node, and what was read of it.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct ReadRing {
+pub struct RingCopy {
     pub node: String,
     #[serde(serialize_with = "as_text")]
     pub directory: PathBuf,
@@ -56,7 +49,7 @@ fn first_and_last<S: Serializer>(verdict: &Verdict, to: S) -> Result<S::Ok, S::E
     to.collect_map(members)
 }
 
-/// The rings that an argument names: `NODE=DIR`; or `DIR`, the copied folder of a node, or a folder with one such folder for each node.
+/// The rings that an argument names, of which nothing is read yet: `NODE=DIR`; or `DIR`, the copied folder of a node, or a folder with one such folder for each node.
 ///
 /// # Errors
 /// There is none.
@@ -71,7 +64,7 @@ pub fn of_argument(argument: &str) -> Result<Vec<RingCopy>, String> {
         return Ok(vec![ring(node_of(directory), directory)]);
     }
     let mut rings = Vec::new();
-    for folder in folders(directory)? {
+    for folder in entries(directory)? {
         // A copy of a node's /var/lib/stelia has the ring one level deeper.
         for copy in [folder.clone(), folder.join(SEGMENT)] {
             if copy.is_dir() && has_segments(&copy)? {
@@ -93,6 +86,7 @@ fn ring(node: String, directory: &Path) -> RingCopy {
     RingCopy {
         node,
         directory: directory.to_owned(),
+        ..RingCopy::default()
     }
 }
 
@@ -171,12 +165,6 @@ fn ends_within_line(path: &Path) -> io::Result<bool> {
     }
 }
 
-fn folders(directory: &Path) -> Result<Vec<PathBuf>, String> {
-    let mut folders = entries(directory)?;
-    folders.retain(|path| path.is_dir());
-    Ok(folders)
-}
-
 /// A public key, and the node whose it is; without a node it may be any node's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeKey {
@@ -187,18 +175,13 @@ pub struct NodeKey {
 impl RingCopy {
     /// Checks the copy, and makes the accounts of a period. With keys, a day's head that none of the node's signed is a fault: a ring that is
     /// passed off as another node's, too, if the keys have nodes.
-    pub fn read(&self, period: (u64, u64), keys: &[NodeKey]) -> ReadRing {
-        let mut ring = ReadRing {
-            node: self.node.clone(),
-            directory: self.directory.clone(),
-            ..ReadRing::default()
-        };
-        let made = self.check(&mut ring, keys).and_then(|()| self.accounts(period));
-        match made {
-            Ok(accounts) => ring.accounts = accounts,
-            Err(problem) => ring.problem = Some(problem),
+    #[must_use]
+    pub fn read(mut self, period: (u64, u64), keys: &[NodeKey]) -> Self {
+        match self.check(keys).and_then(|()| self.accounts(period)) {
+            Ok(accounts) => self.accounts = accounts,
+            Err(problem) => self.problem = Some(problem),
         }
-        ring
+        self
     }
 
     fn accounts(&self, (since_us, until_us): (u64, u64)) -> Result<Vec<Account>, String> {
@@ -210,27 +193,25 @@ impl RingCopy {
     }
 
     /// Checks every line of the copy. No account is made yet.
-    fn check(&self, ring: &mut ReadRing, keys: &[NodeKey]) -> Result<(), String> {
+    fn check(&mut self, keys: &[NodeKey]) -> Result<(), String> {
         let is_cut_off = check_files(&self.directory)?;
         let may_sign = |key: &&NodeKey| key.node.as_ref().is_none_or(|node| *node == self.node);
         let own: Vec<String> = keys.iter().filter(may_sign).map(|key| key.key.clone()).collect();
         if own.is_empty() && !keys.is_empty() {
             return Err(format!("no --key is for node {}", self.node));
         }
-        ring.verdict = verify(Ring::Directory(&self.directory), &own, None).map_err(|cause| cause.to_string())?;
-        if ring.verdict.segments == 0 {
+        self.verdict = verify(Ring::Directory(&self.directory), &own, None).map_err(|cause| cause.to_string())?;
+        if self.verdict.segments == 0 {
             let path = self.directory.display();
             return Err(format!("read {path}: there is no ledger here: no file NUMBER.ledger"));
         }
+        let faults = &self.verdict.faults;
         // An incomplete last line is a fault; if it is the only one, the lines before it are good.
-        ring.is_cut_off = is_cut_off && ring.verdict.faults.len() == 1 && ring.verdict.entries > 0;
-        if let Some(fault) = ring.verdict.faults.first().filter(|_| !ring.is_cut_off) {
-            let more = match ring.verdict.faults.len() {
-                0 | 1 => String::new(),
-                count => format!(" (and {} more)", count - 1),
-            };
-            return Err(format!("{fault}{more}"));
+        self.is_cut_off = is_cut_off && faults.len() == 1 && self.verdict.entries > 0;
+        match faults.as_slice() {
+            [fault] if !self.is_cut_off => Err(fault.to_string()),
+            [fault, others @ ..] if !others.is_empty() => Err(format!("{fault} (and {} more)", others.len())),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }

@@ -43,7 +43,7 @@ fn pattern(text: &str) -> Vec<Pattern> {
 }
 
 /// The account of the VMs that a pattern fits, if a ring has one.
-fn account(rings: &[ReadRing], text: &str, period: (u64, u64), now_us: u64) -> Option<Ledger> {
+fn account(rings: &[RingCopy], text: &str, period: (u64, u64), now_us: u64) -> Option<Ledger> {
     has_vm(rings, &pattern(text)).then(|| Ledger::of(rings.to_vec(), &pattern(text), period, now_us))
 }
 
@@ -56,14 +56,14 @@ fn has(ledger: &Ledger, begin: &str) -> bool {
     ledger.missing.iter().any(|one| one.starts_with(begin))
 }
 
-fn read(argument: &Path) -> Vec<ReadRing> {
+fn read(argument: &Path) -> Vec<RingCopy> {
     read_all(&[argument])
 }
 
-fn read_all(arguments: &[&Path]) -> Vec<ReadRing> {
+fn read_all(arguments: &[&Path]) -> Vec<RingCopy> {
     let of = |argument: &&Path| of_argument(argument.to_str().unwrap()).unwrap();
-    let copies: Vec<RingCopy> = arguments.iter().flat_map(of).collect();
-    copies.iter().map(|copy| copy.read(october(), &[])).collect()
+    let copies = arguments.iter().flat_map(of);
+    copies.map(|copy| copy.read(october(), &[])).collect()
 }
 
 /// The copied rings of two nodes, on which a VM was one after the other, and another VM.
@@ -307,7 +307,7 @@ fn a_key_of_a_node_vouches_for_no_other_nodes_ring() {
         key: format!("{}=", "A".repeat(43)),
     };
     let problems = |keys: &[NodeKey]| {
-        let read = copies.iter().map(|copy| copy.read((0, u64::MAX), keys));
+        let read = copies.iter().map(|copy| copy.clone().read((0, u64::MAX), keys));
         read.map(|ring| ring.problem.unwrap_or_default()).collect::<Vec<_>>()
     };
     assert!(problems(&[]).iter().all(String::is_empty));
@@ -336,11 +336,11 @@ fn a_terminal_has_the_rings_by_reason_and_whole_days() {
 
 #[test]
 fn that_no_ring_has_a_vm_is_told_with_the_period_and_the_rings_that_are_not_counted() {
-    let ring = |node: &str, problem: Option<&str>| ReadRing {
+    let ring = |node: &str, problem: Option<&str>| RingCopy {
         node: node.to_owned(),
         directory: format!("rings/{node}").into(),
         problem: problem.map(str::to_owned),
-        ..ReadRing::default()
+        ..RingCopy::default()
     };
     let wrong = |cause: &str| ring("n1", Some(cause));
     let month = " from 2026-10-01 00:00 to 2026-11-01 00:00 (UTC)";

@@ -11,7 +11,6 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use stelia_cpus::text::named;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
@@ -71,10 +70,7 @@ pub struct Service {
 pub async fn serve(placer: Arc<Placer>, listener: TcpListener, service: Service, ended: CancellationToken) {
     let bounds = service.bounds;
     let free = Arc::new(Semaphore::new(bounds.connections));
-    let client = Client {
-        placer,
-        service: Arc::new(service),
-    };
+    let service = Arc::new(service);
     loop {
         // At the limit, the kernel keeps further connections waiting.
         let permit = tokio::select! {
@@ -93,9 +89,9 @@ pub async fn serve(placer: Arc<Placer>, listener: TcpListener, service: Service,
             },
             () = ended.cancelled() => break,
         };
-        let client = client.clone();
+        let (placer, service) = (placer.clone(), service.clone());
         tokio::spawn(async move {
-            client.connection(stream).await;
+            connection(placer, &service, stream).await;
             drop(permit);
         });
     }
@@ -104,52 +100,42 @@ pub async fn serve(placer: Arc<Placer>, listener: TcpListener, service: Service,
     let _ = tokio::time::timeout(bounds.body, free.acquire_many(all)).await;
 }
 
-/// One connection.
-#[derive(Clone)]
-struct Client {
-    placer: Arc<Placer>,
-    service: Arc<Service>,
+async fn connection(placer: Arc<Placer>, service: &Service, stream: TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let Some(tls) = &service.tls else {
+        return http(placer, service, stream).await;
+    };
+    match tokio::time::timeout(service.bounds.headers, tls.acceptor().accept(stream)).await {
+        Ok(Ok(stream)) => http(placer, service, stream).await,
+        Ok(Err(cause)) => debug!("a client's TLS handshake: {cause}"),
+        Err(_) => debug!("a client's TLS handshake took too long"),
+    }
 }
 
-impl Client {
-    async fn connection(self, stream: TcpStream) {
-        let _ = stream.set_nodelay(true);
-        let Some(tls) = &self.service.tls else {
-            return self.http(stream).await;
-        };
-        match tokio::time::timeout(self.service.bounds.headers, tls.acceptor().accept(stream)).await {
-            Ok(Ok(stream)) => self.http(stream).await,
-            Ok(Err(cause)) => debug!("a client's TLS handshake: {cause}"),
-            Err(_) => debug!("a client's TLS handshake took too long"),
+/// Answers one request: no connection is idle, and each call is of the instance that the Service leads to at that moment.
+async fn http<S: AsyncRead + AsyncWrite + Unpin>(placer: Arc<Placer>, service: &Service, stream: S) {
+    let Service { paths, bounds, .. } = *service;
+    let is_answered = Arc::new(Notify::new());
+    let answered = is_answered.clone();
+    let service = service_fn(move |request| {
+        let (placer, is_answered) = (placer.clone(), is_answered.clone());
+        async move {
+            let answer = answer(&placer, request, paths, bounds).await;
+            is_answered.notify_one();
+            Ok::<_, Infallible>(answer)
         }
-    }
-
-    /// Answers one request: no connection is idle, and each call is of the instance that the Service leads to at that moment.
-    async fn http<S: AsyncRead + AsyncWrite + Unpin>(self, stream: S) {
-        let placer = self.placer;
-        let Service { paths, bounds, .. } = *self.service;
-        let is_answered = Arc::new(Notify::new());
-        let answered = is_answered.clone();
-        let service = service_fn(move |request| {
-            let (placer, is_answered) = (placer.clone(), is_answered.clone());
-            async move {
-                let answer = answer(&placer, request, paths, bounds).await;
-                is_answered.notify_one();
-                Ok::<_, Infallible>(answer)
+    });
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(bounds.headers);
+    builder.keep_alive(false).max_headers(64);
+    tokio::select! {
+        done = builder.serve_connection(TokioIo::new(stream), service) => {
+            if let Err(cause) = done {
+                debug!("a connection: {cause}");
             }
-        });
-        let mut builder = hyper::server::conn::http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(bounds.headers);
-        builder.keep_alive(false).max_headers(64);
-        tokio::select! {
-            done = builder.serve_connection(TokioIo::new(stream), service) => {
-                if let Err(cause) = done {
-                    debug!("a connection: {cause}");
-                }
-            }
-            () = async { answered.notified().await; tokio::time::sleep(bounds.answer).await } => {
-                debug!("a connection: the answer is not read");
-            }
+        }
+        () = async { answered.notified().await; tokio::time::sleep(bounds.answer).await } => {
+            debug!("a connection: the answer is not read");
         }
     }
 }
@@ -185,23 +171,20 @@ fn probe_answer(ready: Result<(), NotReady>) -> Answer {
 async fn answer(placer: &Arc<Placer>, request: Request<Incoming>, paths: Paths, bounds: Bounds) -> Answer {
     let path = request.uri().path().to_owned();
     let probe = ["/healthz", "/readyz", "/leader", "/metrics"].contains(&path.as_str());
-    if paths == Paths::Probes && !probe {
-        return line(StatusCode::NOT_FOUND, "no such path");
-    }
-    let verb = Verb::parse(&path);
-    if let (&Method::POST, Some(verb)) = (request.method(), verb) {
-        let body = Limited::new(request.into_body(), bounds.body_bytes).collect();
-        return match tokio::time::timeout(bounds.body, body).await {
-            Ok(Ok(body)) => post(placer, verb, body.to_bytes()).await,
-            Ok(Err(cause)) if cause.is::<http_body_util::LengthLimitError>() => {
-                let most = format!("more than {} bytes", bounds.body_bytes);
-                line(StatusCode::PAYLOAD_TOO_LARGE, most)
-            }
-            Ok(Err(cause)) => line(StatusCode::BAD_REQUEST, cause),
-            Err(_) => line(StatusCode::REQUEST_TIMEOUT, "the body took too long"),
-        };
-    }
+    let call = paths == Paths::All && ["/filter", "/prioritize", "/preempt", "/bind"].contains(&path.as_str());
     match (request.method(), path.as_str()) {
+        (&Method::POST, call_path) if call => {
+            let body = Limited::new(request.into_body(), bounds.body_bytes).collect();
+            match tokio::time::timeout(bounds.body, body).await {
+                Ok(Ok(body)) => post(placer, call_path, body.to_bytes()).await,
+                Ok(Err(cause)) if cause.is::<http_body_util::LengthLimitError>() => {
+                    let most = format!("more than {} bytes", bounds.body_bytes);
+                    line(StatusCode::PAYLOAD_TOO_LARGE, most)
+                }
+                Ok(Err(cause)) => line(StatusCode::BAD_REQUEST, cause),
+                Err(_) => line(StatusCode::REQUEST_TIMEOUT, "the body took too long"),
+            }
+        }
         (&Method::GET, "/healthz") => line(StatusCode::OK, "ok"),
         (&Method::GET, "/readyz") => probe_answer(placer.is_synced().then_some(()).ok_or(NotReady::NotRead)),
         (&Method::GET, "/leader") => probe_answer(placer.ready()),
@@ -209,33 +192,22 @@ async fn answer(placer: &Arc<Placer>, request: Request<Incoming>, paths: Paths, 
             Ok(text) => response(StatusCode::OK, OPEN_METRICS, text),
             Err(cause) => line(StatusCode::INTERNAL_SERVER_ERROR, cause),
         },
-        _ if probe || verb.is_some() => line(StatusCode::METHOD_NOT_ALLOWED, "another method"),
+        _ if probe || call => line(StatusCode::METHOD_NOT_ALLOWED, "another method"),
         _ => line(StatusCode::NOT_FOUND, "no such path"),
     }
 }
 
-named! {
-    /// What a scheduler asks.
-    enum Verb {
-        Filter = "/filter",
-        Prioritize = "/prioritize",
-        Preempt = "/preempt",
-        Bind = "/bind",
-    }
-}
-
-async fn post(placer: &Arc<Placer>, verb: Verb, body: Bytes) -> Answer {
-    if verb == Verb::Bind {
-        return called(calls::bind(placer, &body).await);
-    }
+/// Answers a call of a scheduler.
+async fn post(placer: &Arc<Placer>, path: &str, body: Bytes) -> Answer {
+    let call: fn(&Placer, &[u8]) -> Result<Vec<u8>, CallError> = match path {
+        "/bind" => return called(calls::bind(placer, &body).await),
+        "/filter" => calls::filter,
+        "/preempt" => calls::preempt,
+        _ => calls::prioritize,
+    };
     // The first question of its kind is evaluated for every node; meanwhile others are answered, and the Lease renewed.
     let asked = placer.clone();
-    let answered = placer.evaluate(move || match verb {
-        Verb::Filter => calls::filter(&asked, &body),
-        Verb::Preempt => calls::preempt(&asked, &body),
-        Verb::Prioritize | Verb::Bind => calls::prioritize(&asked, &body),
-    });
-    match answered.await {
+    match placer.evaluate(move || call(&asked, &body)).await {
         Ok(result) => called(result),
         Err(cause) => line(StatusCode::INTERNAL_SERVER_ERROR, cause),
     }
