@@ -47,8 +47,8 @@ struct Node {
 #[derive(Debug)]
 struct NodeRecord {
     state: Arc<State>,
-    pods: Box<[Uid]>,
-    owners: Box<[Option<u16>]>,
+    /// Those that the object shows, with their CPUs, ascending.
+    pods: Box<[(Uid, CpuSet)]>,
 }
 
 impl Node {
@@ -60,13 +60,6 @@ impl Node {
     fn arrivals(&self) -> Vec<Arrival> {
         self.coming.iter().map(|(_, arrival)| arrival.clone()).collect()
     }
-}
-
-/// A pod's VM on a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tenant {
-    pub uid: Uid,
-    pub cpus: CpuSet,
 }
 
 impl Cluster {
@@ -98,14 +91,13 @@ impl Cluster {
         let before = node.known.take();
         let outcome = match parsed {
             Ok((shape, parsed)) => {
-                let there = |uid: &Uid| parsed.pods.binary_search(uid).is_ok();
+                let there = |uid: &Uid| parsed.pods.iter().any(|(pod, _)| pod == uid);
                 let arrived = node.coming.iter().map(|(uid, _)| *uid).filter(there).collect();
                 node.coming.retain(|(uid, _)| !there(uid));
                 let state = State::new(shape, parsed.available, node.arrivals());
                 node.known = Some(Ok(NodeRecord {
                     state: self.states.enter(state),
                     pods: parsed.pods.into(),
-                    owners: parsed.owners.into(),
                 }));
                 Ok(arrived)
             }
@@ -144,14 +136,15 @@ impl Cluster {
         self.nodes.get(name).map_or(&[], |node| &node.coming)
     }
 
-    /// The pods that the node's object has CPUs of their own for, ascending.
-    pub fn pods(&self, name: &str) -> &[Uid] {
-        self.known(name).map_or(&[], |known| &known.pods)
+    /// The pods that the node's object has CPUs of their own for, with these, ascending.
+    pub fn pods(&self, name: &str) -> &[(Uid, CpuSet)] {
+        let known = self.nodes.get(name).and_then(|node| node.known.as_ref()?.as_ref().ok());
+        known.map_or(&[], |known| &known.pods)
     }
 
     /// Whether the node's object shows a pod once it has its CPUs.
     pub fn shows_pod(&self, name: &str, uid: Uid) -> bool {
-        self.pods(name).binary_search(&uid).is_ok()
+        self.pods(name).binary_search_by_key(&uid, |(pod, _)| *pod).is_ok()
     }
 
     /// Whether and when the node would give the pod CPUs of its own, so that its object shows the pod. `None` if the object cannot be used.
@@ -171,22 +164,6 @@ impl Cluster {
         Some((&state.shape, state.forecast()))
     }
 
-    /// The pods of a node with their CPUs, as far as the object shows them.
-    pub fn tenants(&self, name: &str) -> Vec<Tenant> {
-        let (Some(known), Ok(state)) = (self.known(name), self.usable_state(name)) else {
-            return Vec::new();
-        };
-        let mut sets = vec![CpuSet::new(); known.pods.len()];
-        let taken = state.published.taken(&state.shape);
-        for (cpu, owner) in taken.iter().zip(&known.owners) {
-            if let Some(set) = owner.and_then(|owner| sets.get_mut(usize::from(owner))) {
-                set.insert(cpu);
-            }
-        }
-        let tenants = known.pods.iter().zip(sets);
-        tenants.map(|(uid, cpus)| Tenant { uid: *uid, cpus }).collect()
-    }
-
     /// The request, stored once: equal requests are the same one. The answers to 1024 are stored, until as many others were asked about.
     pub fn request(&mut self, request: Request) -> SharedRequest {
         let (request, taken) = self.requests.enter(request);
@@ -194,10 +171,6 @@ impl Cluster {
             self.states.forget(place);
         }
         request
-    }
-
-    fn known(&self, name: &str) -> Option<&NodeRecord> {
-        self.nodes.get(name)?.known.as_ref()?.as_ref().ok()
     }
 
     /// The shape of these facts, made once.

@@ -90,10 +90,10 @@ impl Cluster {
     ) -> Result<Evaluation, Refusal> {
         let state = self.usable_state(name)?;
         let (shape, mut published) = (&state.shape, state.published.clone());
-        for tenant in self.tenants(name) {
-            if let Some(asked) = gone.get(&tenant.uid) {
+        for (uid, cpus) in self.pods(name) {
+            if let Some(asked) = gone.get(uid) {
                 let pod = asked.as_ref().map(|asked| &asked.pod);
-                published = published.freed(shape, &tenant.cpus, pod);
+                published = published.freed(shape, cpus, pod);
             }
         }
         let coming = self.on_their_way(name).iter();

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use crate::apiserver::Api;
 use crate::apiserver::lease::Leadership;
 use crate::apiserver::parse::ParsedPod;
-use crate::reservations::{Moment, ReservationCounts, Reservations, Unavailable};
+use crate::reservations::{Moment, ReservationCounts, Reservations};
 
 pub use bind::BindError;
 pub use feeds::{Feed, feeds};
@@ -206,7 +206,7 @@ impl Placer {
         mut report: impl FnMut(&'n str, NodeVerdict),
     ) {
         let now = self.now();
-        let (closed, mut question) = {
+        let (silent, mut question) = {
             let mut state = self.state();
             let request = state.current_request(request, now);
             state.prepare(&request, names, now)
@@ -216,42 +216,28 @@ impl Placer {
             self.state().reservations.rules_mut().cluster.keep_answers(&question);
         }
         let has_vm = request.vm.is_some();
-        for ((name, closed), verdict) in names.iter().zip(closed).zip(question.verdicts()) {
-            report(name, answer(closed, verdict, has_vm));
+        for ((name, is_silent), verdict) in names.iter().zip(silent).zip(question.verdicts()) {
+            report(name, answer(is_silent, verdict, has_vm));
         }
     }
 }
 
-/// The name of the reason why nothing is placed on a node; `None` if the node's own answer has it.
-fn reason(unavailable: Unavailable) -> Option<&'static str> {
-    match unavailable {
-        Unavailable::NoObject => None,
-        Unavailable::Silent => Some(NODE_SILENT),
-    }
-}
-
-fn answer(closed: Option<&'static str>, verdict: NodeVerdict, has_vm: bool) -> NodeVerdict {
-    match (closed, verdict) {
-        (Some(closed), _) => NodeVerdict::Refused(closed),
+fn answer(is_silent: bool, verdict: NodeVerdict, has_vm: bool) -> NodeVerdict {
+    match verdict {
+        _ if is_silent => NodeVerdict::Refused(NODE_SILENT),
         // A node without an object is kubelet's alone, and nothing is known against placing a pod without a VM there.
-        (None, NodeVerdict::Refused(NO_OBJECT)) if !has_vm => NodeVerdict::Fits(0),
-        (None, verdict) => verdict,
+        NodeVerdict::Refused(NO_OBJECT) if !has_vm => NodeVerdict::Fits(0),
+        verdict => verdict,
     }
 }
 
 impl PlacerState {
-    /// Why nothing is placed on each of these nodes, and the question to them.
-    fn prepare(
-        &mut self,
-        request: &SharedRequest,
-        names: &[&str],
-        now: Moment,
-    ) -> (Vec<Option<&'static str>>, Question) {
+    /// Whether each of these nodes is silent, and the question to them.
+    fn prepare(&mut self, request: &SharedRequest, names: &[&str], now: Moment) -> (Vec<bool>, Question) {
         let reservations = &mut self.reservations;
-        let closed = |name: &&str| reservations.available(name, now).err().and_then(reason);
-        let closed = names.iter().map(closed).collect();
+        let silent = names.iter().map(|name| reservations.is_silent(name, now)).collect();
         let cluster = &mut reservations.rules_mut().cluster;
-        (closed, cluster.question(request, names.iter().copied()))
+        (silent, cluster.question(request, names.iter().copied()))
     }
 
     /// The request, stored once. Before it is given, all nodes' answers are made to count what is held there.

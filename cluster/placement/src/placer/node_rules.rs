@@ -32,7 +32,6 @@ pub enum PlaceError {
 impl Rules for NodeRules {
     type Node = Result<ParsedNode, NodeError>;
     type Request = SharedRequest;
-    type Placement = Placement;
     type Rejection = PlaceError;
 
     fn put_node(&mut self, node: &str, described: Option<Self::Node>) -> bool {
@@ -50,29 +49,27 @@ impl Rules for NodeRules {
         node: &str,
         held: Held<SharedRequest>,
         request: &SharedRequest,
-    ) -> Result<Placement, PlaceError> {
+    ) -> Result<Option<CpuSet>, PlaceError> {
         self.cluster.set_held(node, held);
         let evaluation = self.cluster.evaluation(node, request).map_err(PlaceError::Refused)?;
         match self.evaluated.take() {
-            Some((outcome, known)) if known == evaluation => outcome.map_err(PlaceError::Refused),
+            Some((outcome, known)) if known == evaluation => {
+                let placement = outcome.map_err(PlaceError::Refused)?;
+                Ok(placement.assigned_cpus)
+            }
             _ => Err(PlaceError::NotEvaluated(evaluation)),
         }
     }
 
-    fn assigned_cpus(&self, place: &Placement) -> Option<CpuSet> {
-        place.assigned_cpus.clone()
-    }
-
-    fn gets_own_cpus(&self, node: &str, request: &SharedRequest) -> bool {
-        self.cluster.own_cpus(node, request) != Some(OwnCpus::Never)
+    fn own_cpus(&self, node: &str, request: &SharedRequest) -> OwnCpus {
+        match self.cluster.own_cpus(node, request) {
+            // Whether kubelet gives CPUs to a pod that could not be read is not known.
+            Some(OwnCpus::AtAdmission) if request.is_estimate => OwnCpus::AtRegistration,
+            own => own.unwrap_or(OwnCpus::AtRegistration),
+        }
     }
 
     fn object_shows(&self, node: &str, pod: Uid) -> bool {
         self.cluster.shows_pod(node, pod)
-    }
-
-    fn is_shown_once_admitted(&self, node: &str, request: &SharedRequest) -> bool {
-        // Whether kubelet gives CPUs to a pod that could not be read is not known.
-        !request.is_estimate && self.cluster.own_cpus(node, request) == Some(OwnCpus::AtAdmission)
     }
 }

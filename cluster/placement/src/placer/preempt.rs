@@ -7,14 +7,14 @@ use stelia_placement_rules::cluster::{Evaluation, NodeVerdict};
 use stelia_placement_rules::evaluate::Refusal;
 use stelia_placement_rules::request::Request;
 
-use super::{Placer, answer, reason};
+use super::{Placer, answer};
 use crate::reservations::Moment;
 
 /// Nodes that are copied under one lock: other calls wait for the lock, and the copies need memory.
 const NODES_PER_BATCH: usize = 256;
 
-/// A node, the name of the reason why nothing is placed there, and the node without its victims.
-type Candidate<'n> = (&'n str, Option<&'static str>, Result<Evaluation, Refusal>);
+/// A node, whether it is silent, and the node without its victims.
+type Candidate<'n> = (&'n str, bool, Result<Evaluation, Refusal>);
 
 impl Placer {
     /// What each of these nodes would do with the pod once its victims have left.
@@ -28,9 +28,9 @@ impl Placer {
         let nodes: Vec<(&'n str, Vec<Uid>)> = nodes.into_iter().collect();
         let has_vm = request.vm.is_some();
         for some in nodes.chunks(NODES_PER_BATCH) {
-            for (name, closed, without_victims) in self.without_victims(request, some, now) {
+            for (name, is_silent, without_victims) in self.without_victims(request, some, now) {
                 let verdict = NodeVerdict::of(&without_victims.and_then(|node| node.evaluate()));
-                report(name, answer(closed, verdict, has_vm));
+                report(name, answer(is_silent, verdict, has_vm));
             }
         }
     }
@@ -55,11 +55,10 @@ impl Placer {
         let request = state.current_request(request, now);
         let reservations = &state.reservations;
         let candidates = nodes.iter().map(|(name, victims)| {
-            let closed = reservations.available(name, now).err().and_then(reason);
             let asked = |uid: &Uid| (*uid, reservations.bind_request(*uid).map(|asked| asked.request));
             let gone: HashMap<_, _> = victims.iter().map(asked).collect();
             let without_victims = reservations.rules().cluster.without(name, &request, &gone);
-            (*name, closed, without_victims)
+            (*name, reservations.is_silent(name, now), without_victims)
         });
         candidates.collect()
     }

@@ -86,14 +86,14 @@ impl<R: Rules> Reservations<R> {
         let foreign = held.iter().map(|(pod, _)| *pod).find(|pod| self.is_foreign(*pod));
         // The rules know now what is held without the pod's own claim.
         self.changed.insert(node.clone());
-        let place = self.rules.place(node, held, request);
-        let place = place.map_err(BindNotStarted::Rejected)?;
+        let cpus = self.rules.place(node, held, request);
+        let cpus = cpus.map_err(BindNotStarted::Rejected)?;
         let request = request.clone();
         let ticket = Ticket {
             pod: bind.uid,
             node: node.clone(),
             version,
-            cpus: self.rules.assigned_cpus(&place),
+            cpus,
         };
         self.abandon(bind.uid, version);
         let record = self.pods.entry(bind.uid).or_default();

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::Uid;
-use stelia_placement_rules::evaluate::Arrival;
+use stelia_placement_rules::evaluate::{Arrival, OwnCpus};
 
 pub use binds::{BindNotStarted, BindRequest, Ticket};
 use records::{NodeRecord, PodRecord};
@@ -56,15 +56,14 @@ pub trait Rules {
     type Node;
     /// What a pod requests.
     type Request: Clone;
-    /// What the node would give the pod.
-    type Placement;
     /// Why the node would not admit the pod.
     type Rejection;
 
     /// Stores a node's object, or `None` if it was deleted. Returns whether pods can be placed on the node.
     fn put_node(&mut self, node: &str, described: Option<Self::Node>) -> bool;
 
-    /// Places the pod on the node beside the pods that hold CPUs there, in whatever order the node admits them.
+    /// Places the pod on the node beside the pods that hold CPUs there, in whatever order the node admits them. Returns the CPUs that the pod's annotation is
+    /// to name; `None` if the node chooses them.
     ///
     /// # Errors
     /// The node would refuse the pod, or one of the others.
@@ -73,20 +72,14 @@ pub trait Rules {
         node: &str,
         held: Held<Self::Request>,
         request: &Self::Request,
-    ) -> Result<Self::Placement, Self::Rejection>;
+    ) -> Result<Option<CpuSet>, Self::Rejection>;
 
-    /// The CPUs that the pod's annotation is to name; `None` if the node chooses them.
-    fn assigned_cpus(&self, place: &Self::Placement) -> Option<CpuSet>;
-
-    /// Whether the node would give a pod with this request CPUs of its own, so that its object will show the pod.
-    fn gets_own_cpus(&self, node: &str, request: &Self::Request) -> bool;
+    /// Whether and when the node would give a pod with this request CPUs of its own, so that its object will show the pod: soon after the bind, if kubelet gives
+    /// them when it admits the pod, or when its VM registers, which its author may put off for ever.
+    fn own_cpus(&self, node: &str, request: &Self::Request) -> OwnCpus;
 
     /// Whether the node's object shows the pod.
     fn object_shows(&self, node: &str, pod: Uid) -> bool;
-
-    /// Whether the node's object shows the pod soon after the bind, because kubelet gives it CPUs when it admits the pod. Otherwise the pod gets them
-    /// when its VM registers, which its author may put off for ever.
-    fn is_shown_once_admitted(&self, node: &str, request: &Self::Request) -> bool;
 }
 
 /// The pods that hold CPUs on a node whose object does not show them, in the order in which they were promised.
@@ -181,6 +174,11 @@ impl<R: Rules> Reservations<R> {
             let held = self.held(&node);
             update(&mut self.rules, &node, held);
         }
+    }
+
+    /// Whether the node's object has not shown a bound pod for [`SILENCE_TIMEOUT`].
+    pub fn is_silent(&self, node: &str, now: Moment) -> bool {
+        self.available(node, now) == Err(Unavailable::Silent)
     }
 
     /// Whether pods may be placed on the node now.
@@ -282,8 +280,7 @@ impl<R: Rules> Reservations<R> {
             // That it was shown once and is no longer is its own affair: its container ended, or restarts.
             let bound = record.unseen().filter(|bound| !bound.shown_once)?;
             let due = bound.since.max(known.object_changed_at) + SILENCE_TIMEOUT;
-            let soon = self.rules.is_shown_once_admitted(node, request);
-            soon.then_some(due)
+            (self.rules.own_cpus(node, request) == OwnCpus::AtAdmission).then_some(due)
         };
         let silent_after = pods.filter_map(due).min();
         if let Some(known) = self.nodes.get_mut(node) {
