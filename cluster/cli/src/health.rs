@@ -28,6 +28,9 @@ pub struct Health {
     /// What is wrong, with the nodes where it is.
     pub reasons: Vec<Group>,
     pub problems: Vec<Problem>,
+    /// How many nodes do not work as they should.
+    #[serde(skip)]
+    broken: u64,
     /// Whether states are named: then all rows are shown.
     #[serde(skip)]
     is_filtered: bool,
@@ -142,6 +145,7 @@ impl Health {
             problems: cluster.problems.stored().to_vec(),
             without_summary: all.iter().filter(|node| node.has_unknown_vms()).count() as u64,
             unreadable_without_name: cluster.unreadable_without_name,
+            broken: all.iter().filter(|node| node.health.is_failure()).count() as u64,
             is_filtered: !states.is_empty(),
             nodes: Vec::new(),
         };
@@ -158,15 +162,6 @@ impl Health {
     /// How many nodes are meant to run steliad.
     fn all(&self) -> u64 {
         self.states.iter().map(|count| count.nodes).sum()
-    }
-
-    /// How many of them do not work as they should.
-    fn broken(&self) -> u64 {
-        let broken = self.states.iter().filter(|count| {
-            let state = NodeState::parse(&count.name);
-            state.is_some_and(NodeState::is_failure)
-        });
-        broken.map(|count| count.nodes).sum()
     }
 }
 
@@ -227,7 +222,7 @@ impl Render for Health {
     }
 
     fn failure(&self) -> Option<String> {
-        let broken = self.broken();
+        let broken = self.broken;
         let verb = if broken == 1 { "needs" } else { "need" };
         let nodes = match (self.all(), broken) {
             (0, _) => Some("no node publishes, and none is labelled stelia.io/steliad=true".to_owned()),

@@ -19,7 +19,7 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::Uid;
 
 use crate::evaluate::{Arrival, OwnCpus, own_cpus};
-use crate::node::{self, NodeError, NodeShape, ParsedNode, ShapeKey};
+use crate::node::{NodeError, NodeShape, ParsedNode, ShapeKey};
 use crate::request::{Request, SharedRequest};
 
 pub use question::{Evaluation, Question};
@@ -72,16 +72,8 @@ impl Cluster {
         self.nodes.is_empty()
     }
 
-    /// Stores a node's object, JSON. If it cannot be used, nothing is placed on the node until there is another. Returns the pods on their way that the
-    /// object shows: they have arrived.
-    ///
-    /// # Errors
-    /// The object cannot be used.
-    pub fn put(&mut self, name: &str, object: &[u8]) -> Result<Vec<Uid>, NodeError> {
-        self.put_parsed(name, node::parse(object))
-    }
-
-    /// Stores a node's object that was parsed before.
+    /// Stores a node's object. If it cannot be used, nothing is placed on the node until there is another. Returns the pods on their way that the object
+    /// shows: they have arrived.
     ///
     /// # Errors
     /// The object cannot be used.

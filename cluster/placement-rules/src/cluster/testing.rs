@@ -2,12 +2,44 @@
 
 use stelia_kubelet::Uid;
 
-use super::Cluster;
+use super::{Cluster, NodeVerdict};
 use crate::evaluate::{Arrival, Placement, Refusal};
-use crate::node::NodeError;
+use crate::node::{self, NodeError};
 use crate::request::SharedRequest;
 
 impl Cluster {
+    /// As [`Self::put_parsed`], of an object in JSON.
+    ///
+    /// # Errors
+    /// The object cannot be used.
+    pub fn put(&mut self, name: &str, object: &[u8]) -> Result<Vec<Uid>, NodeError> {
+        self.put_parsed(name, node::parse(object))
+    }
+
+    /// What each of these nodes would do, in their order. States with a stored answer are not evaluated again.
+    pub fn verdicts<'n>(
+        &mut self,
+        request: &SharedRequest,
+        names: impl IntoIterator<Item = &'n str, IntoIter: Clone>,
+        mut report: impl FnMut(&'n str, NodeVerdict),
+    ) {
+        let names = names.into_iter();
+        let mut question = self.question(request, names.clone());
+        question.evaluate();
+        self.keep_answers(&question);
+        for (name, verdict) in names.zip(question.verdicts()) {
+            report(name, verdict);
+        }
+    }
+
+    /// What a node would do, in full, evaluated anew.
+    ///
+    /// # Errors
+    /// Why it would refuse.
+    pub fn explain(&self, name: &str, request: &SharedRequest) -> Result<Placement, Refusal> {
+        self.evaluation(name, request)?.evaluate()
+    }
+
     /// Evaluates once more and reserves the CPUs for the pod: it is on its way to the node until the object shows it, or until
     /// [`Self::release`]. A pod without CPUs of its own is in no object, so it must be released once it runs.
     ///

@@ -42,30 +42,6 @@ fn unusable(cause: &NodeError) -> Refusal {
 }
 
 impl Cluster {
-    /// What each of these nodes would do, in their order. States with a stored answer are not evaluated again.
-    pub fn verdicts<'n>(
-        &mut self,
-        request: &SharedRequest,
-        names: impl IntoIterator<Item = &'n str, IntoIter: Clone>,
-        mut report: impl FnMut(&'n str, NodeVerdict),
-    ) {
-        let names = names.into_iter();
-        let mut question = self.question(request, names.clone());
-        question.evaluate();
-        self.keep_answers(&question);
-        for (name, verdict) in names.zip(question.verdicts()) {
-            report(name, verdict);
-        }
-    }
-
-    /// What a node would do, in full, evaluated anew.
-    ///
-    /// # Errors
-    /// Why it would refuse.
-    pub fn explain(&self, name: &str, request: &SharedRequest) -> Result<Placement, Refusal> {
-        self.evaluation(name, request)?.evaluate()
-    }
-
     /// A node as it is now, to be evaluated apart from the cluster.
     ///
     /// # Errors

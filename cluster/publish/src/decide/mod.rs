@@ -26,7 +26,7 @@ use crate::request::{self, Made, PublisherRequest};
 use crate::source::Reading;
 use crate::status::{Part, Status};
 use content::Freshness;
-use event_queue::{EventTask, Events};
+use event_queue::Events;
 use node_uid::NodeUid;
 use pods::{PodTask, Pods};
 use reconciler::{Digest, Reconciler, digest};
@@ -43,7 +43,8 @@ pub(crate) enum Task {
     Label(Digest),
     Taint(TaintTask),
     Pod(PodTask),
-    Event(EventTask),
+    /// By its number.
+    Event(u64),
 }
 
 /// What to do next.
@@ -278,7 +279,7 @@ impl ReconcilerState {
             due.extend(taint.map(|(at, task)| (at, Task::Taint(task))));
         }
         due.extend(self.pods.due().map(|(at, task)| (at, Task::Pod(task))));
-        due.extend(self.events.due().map(|(at, task)| (at, Task::Event(task))));
+        due.extend(self.events.due().map(|(at, number)| (at, Task::Event(number))));
         due
     }
 
@@ -321,7 +322,7 @@ impl ReconcilerState {
         self.status.requests += 1;
         match what {
             Task::Pod(_) => self.pods.sent(now),
-            Task::Event(task) => self.events.sent(*task, now),
+            Task::Event(number) => self.events.sent(*number, now),
             _ => {}
         }
     }
@@ -348,16 +349,16 @@ impl ReconcilerState {
                 let body = self.pods.condition(uid, self.told.as_deref())?;
                 request::apply_pod_status(manager, namespace, name, &body)
             }
-            Task::Event(task @ EventTask::Post(_)) => {
-                let event = self.events.event(*task)?;
-                let body = content::event(self.boot(), node, event);
-                request::create_event(manager, &event.namespace, &body)
-            }
-            Task::Event(task @ EventTask::Repeat(_)) => {
-                let event = self.events.event(*task)?;
-                let body = serde_json::json!({"series": content::series(event)?});
-                let name = content::event_name(self.boot(), event);
-                request::merge(&request::events(&event.namespace), manager, &name, &body)
+            Task::Event(number) => {
+                let (event, is_posted) = self.events.event(*number)?;
+                if is_posted {
+                    let body = serde_json::json!({"series": content::series(event)?});
+                    let name = content::event_name(self.boot(), event);
+                    request::merge(&request::events(&event.namespace), manager, &name, &body)
+                } else {
+                    let body = content::event(self.boot(), node, event);
+                    request::create_event(manager, &event.namespace, &body)
+                }
             }
         })
     }
