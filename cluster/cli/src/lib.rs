@@ -39,7 +39,7 @@ use why::WhyAnswer;
 
 /// Why a command failed. The exit code follows from the variant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Failure {
+pub enum Failure {
     #[error("{0}")]
     Usage(String),
     #[error("{0}")]
