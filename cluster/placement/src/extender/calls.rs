@@ -184,7 +184,10 @@ pub(super) fn preempt(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError
 pub(super) async fn bind(placer: &Arc<Placer>, body: &[u8]) -> Result<Vec<u8>, CallError> {
     let outcome = match serde_json::from_slice::<ToBind>(body) {
         Err(cause) => Err(syntax(cause).to_string()),
-        Ok(to) => placer.bind(&to).await.map_err(|cause| cause.to_string()),
+        Ok(to) => {
+            let bound = placer.bind(&to).await;
+            bound.map_err(|cause| format!("pod {} to node {}: {cause}", to.pod(), to.node))
+        }
     };
     let error = outcome.err().map(|cause| format!("stelia-placement: {cause}"));
     let error = error.unwrap_or_default();

@@ -22,10 +22,12 @@ pub struct NodeRules {
 pub type Evaluated = (Result<Placement, Refusal>, Evaluation);
 
 /// Why a pod is not placed on a node.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, thiserror::Error)]
 pub enum PlaceError {
+    #[error("{0}")]
     Refused(Refusal),
     /// The node was not asked yet: that takes time, and is done without the lock that protects these rules.
+    #[error("the node changed each time that the pod was evaluated")]
     NotEvaluated(Evaluation),
 }
 

@@ -17,17 +17,20 @@ pub struct Ticket {
 }
 
 /// Why a bind was not started.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindNotStarted<E> {
-    /// The pod is already bound to that node.
+    #[error("it is bound there already")]
     Already,
-    /// The pod is bound to another node.
+    #[error("it is bound to node {0}")]
     Elsewhere(NodeName),
-    /// The outcome of a bind to this node is not known.
+    #[error("it is being bound to node {0}, and whether it was is not known yet")]
     UnderWay(NodeName),
-    /// The pod has ended or is deleted.
+    /// It has ended or is deleted.
+    #[error("it is gone")]
     Gone,
+    #[error("{0}")]
     Unavailable(Unavailable),
+    #[error("{0}")]
     Rejected(E),
 }
 
