@@ -100,10 +100,12 @@ pub(super) fn filter(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError>
         }
         Ok((names, PodNeeds::Room(pod, request))) => {
             let mut fit = Vec::with_capacity(names.len());
-            placer.evaluate_nodes(&request, &names, |name, answer| match answer {
-                NodeVerdict::Fits(total) => fit.push((total, name)),
-                NodeVerdict::Refused(why) => drop(result.failed_and_unresolvable_nodes.insert(name, why)),
-            });
+            for (name, answer) in names.iter().zip(placer.evaluate_nodes(&request, &names)) {
+                match answer {
+                    NodeVerdict::Fits(total) => fit.push((total, *name)),
+                    NodeVerdict::Refused(why) => drop(result.failed_and_unresolvable_nodes.insert(name, why)),
+                }
+            }
             if let Some(pod) = pod.as_ref().filter(|_| fit.is_empty()) {
                 placer.add_waiting(pod, *request, answered_at, &names);
             }
@@ -128,20 +130,18 @@ pub(super) fn best_nodes(mut fit: Vec<(u16, &str)>, number: u128) -> Vec<&str> {
 /// `HostPriorityList`, JSON.
 pub(super) fn prioritize(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError> {
     let (names, needs) = parse_call(placer, body)?;
-    let mut list = Vec::with_capacity(names.len());
-    match needs {
-        PodNeeds::Nothing | PodNeeds::Impossible(_) => {
-            list.extend(names.into_iter().map(|host| HostPriority { host, score: 0 }));
-        }
-        PodNeeds::Room(_, request) => placer.evaluate_nodes(&request, &names, |host, answer| {
-            let score = match answer {
-                NodeVerdict::Fits(total) => i64::from(score::priority(total)),
-                NodeVerdict::Refused(_) => 0,
-            };
-            list.push(HostPriority { host, score });
-        }),
-    }
-    Ok(serde_json::to_vec(&list)?)
+    let answers = match needs {
+        PodNeeds::Nothing | PodNeeds::Impossible(_) => vec![NodeVerdict::Fits(0); names.len()],
+        PodNeeds::Room(_, request) => placer.evaluate_nodes(&request, &names),
+    };
+    let list = names.into_iter().zip(answers).map(|(host, answer)| {
+        let score = match answer {
+            NodeVerdict::Fits(total) => i64::from(score::priority(total)),
+            NodeVerdict::Refused(_) => 0,
+        };
+        HostPriority { host, score }
+    });
+    Ok(serde_json::to_vec(&list.collect::<Vec<_>>())?)
 }
 
 /// `ExtenderPreemptionResult`, JSON: the nodes where the pod finds room once their victims are gone, with these victims. It has no place for an
@@ -168,11 +168,8 @@ pub(super) fn preempt(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError
             pods.filter_map(|pod| Uid::parse(pod.uid)).collect()
         };
         let nodes: Vec<(&str, Vec<Uid>)> = all.iter().map(|(name, victims)| (*name, uids(victims))).collect();
-        placer.evaluate_nodes_without(&request, nodes, |name, answer| {
-            if !matches!(answer, NodeVerdict::Fits(_)) {
-                all.remove(name);
-            }
-        });
+        let mut answers = placer.evaluate_nodes_without(&request, &nodes).into_iter();
+        all.retain(|_, _| matches!(answers.next(), Some(NodeVerdict::Fits(_))));
     }
     let result = ExtenderPreemptionResult {
         node_name_to_meta_victims: all,

@@ -199,12 +199,7 @@ impl Placer {
     }
 
     /// What each of these nodes would do with the pod, in their order. The lock is free while states are evaluated.
-    pub fn evaluate_nodes<'n>(
-        &self,
-        request: &Request,
-        names: &[&'n str],
-        mut report: impl FnMut(&'n str, NodeVerdict),
-    ) {
+    pub fn evaluate_nodes(&self, request: &Request, names: &[&str]) -> Vec<NodeVerdict> {
         let now = self.now();
         let (silent, mut question) = {
             let mut state = self.state();
@@ -216,9 +211,10 @@ impl Placer {
             self.state().reservations.rules_mut().cluster.keep_answers(&question);
         }
         let has_vm = request.vm.is_some();
-        for ((name, is_silent), verdict) in names.iter().zip(silent).zip(question.verdicts()) {
-            report(name, answer(is_silent, verdict, has_vm));
-        }
+        let answers = silent.into_iter().zip(question.verdicts());
+        answers
+            .map(|(is_silent, verdict)| answer(is_silent, verdict, has_vm))
+            .collect()
     }
 }
 

@@ -47,9 +47,6 @@ pub type Version = u64;
 /// A Node's name.
 pub type NodeName = Arc<str>;
 
-/// Pods, each with its request, as far as that is known.
-pub type PodRequests<Q> = HashMap<Uid, Option<Q>>;
-
 /// What nodes would do with pods.
 pub trait Rules {
     /// A node as its object describes it.
@@ -215,7 +212,7 @@ impl<R: Rules> Reservations<R> {
 
     /// The pods that are gone from the node and whose CPUs still count there, with their requests: the object shows the pod, or the pod holds CPUs. The CPUs
     /// will be free when the node publishes next. If it did not within [`SILENCE_TIMEOUT`], it may never do so, and the pod is left out.
-    pub fn departed(&self, node: &str, now: Moment) -> PodRequests<R::Request> {
+    pub fn departed(&self, node: &str, now: Moment) -> HashMap<Uid, Option<R::Request>> {
         let pods = self.departed.get(node).into_iter().flatten();
         let counted = pods.filter_map(|uid| {
             let record = self.pods.get(uid)?;
