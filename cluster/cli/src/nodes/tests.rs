@@ -51,8 +51,8 @@ fn changed(pointer: &str, value: Value) -> Value {
 #[case(vec![well("w"), object("w")], "ok", Some(4), "")]
 // Without any Node nothing is known of them.
 #[case(vec![object("w")], "ok", Some(4), "")]
-#[case(vec![dead("w"), object("w")], "node-not-ready", Some(0), "the Node is not Ready (Kubelet stopped)")]
-#[case(vec![dead("w")], "unpublished", None, "the Node is not Ready (Kubelet stopped)")]
+#[case(vec![dead("w"), object("w")], "node-not-ready", Some(0), "the Node is not Ready (Kubelet stopped")]
+#[case(vec![dead("w")], "unpublished", None, "the Node is not Ready (Kubelet stopped")]
 #[case(vec![well("w"), changed("/zones", json!("x"))], "unreadable", None, "its object cannot be read (")]
 #[case(vec![changed("/zones/0/resources/0/name", json!("nvidia.com/gpu"))], "ok", None, "its object has no CPUs")]
 #[case(unusable("w", "wrong checksum").to_vec(), "not-ready", Some(0), "KubeletStateUnusable (wrong checksum)")]
