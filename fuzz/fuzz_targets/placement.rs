@@ -39,7 +39,7 @@ fuzz_target!(|text: &str| {
     let (capacity, free) = (shape.capacity(), forecast.published.free.clone());
     assert!(free.is_subset(&capacity), "{free:?} of {capacity:?}");
     // Whoever has CPUs there, and somebody who has not, with what he asked for or without.
-    let mut gone: HashMap<Uid, Option<SharedRequest>> = cluster.pods("n").iter().map(|uid| (*uid, None)).collect();
+    let mut gone: HashMap<Uid, Option<SharedRequest>> = cluster.pods("n").iter().map(|(uid, _)| (*uid, None)).collect();
     let nobody: HashMap<Uid, Option<SharedRequest>> = [(Uid(u128::MAX), None)].into();
     let mut told = CpuSet::new();
     for (number, request) in requests.into_iter().enumerate() {

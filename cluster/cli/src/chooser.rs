@@ -7,7 +7,7 @@ mod fill;
 use std::collections::BTreeMap;
 
 use kubelet_planner::merge::Policy;
-use kubelet_planner::{ContainerAllocation, CpuManager, admit, until_full};
+use kubelet_planner::{CpuManager, admit};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_koordinator::allocator::evaluate::{self, EvaluateRequest};
 use stelia_koordinator::allocator::{AllocatorNode, NumaTopologyAlignmentPolicy, Qos, RequiredBind};
@@ -100,27 +100,26 @@ impl Chooser {
         }
     }
 
-    /// Whether one more pod is admitted.
+    /// Admits one more pod, and says where its devices would be; `None` without devices whose NUMA nodes are published.
     ///
     /// # Errors
-    /// Why not.
-    pub fn admit(&self, pod_request: &PodRequest) -> Result<(), Refusal> {
+    /// Why it is not admitted.
+    pub fn admit(&self, pod_request: &PodRequest) -> Result<Option<DeviceLocality>, Refusal> {
+        let of = |kubelet: Option<&Subject>, steliad| {
+            let placed = fill::place(kubelet, steliad, pod_request, &pod_request.pod)?;
+            let free = self.free().unwrap_or_default();
+            Ok(kubelet.zip(placed.nodes).map(|(subject, nodes)| DeviceLocality {
+                verdict: nodes.verdict,
+                words: format!("{}; {}", nodes.words(), devices::all_free(subject, pod_request, &free)),
+            }))
+        };
         match self {
-            Self::Kubelet(subject) => admit(&subject.node, &pod_request.pod)
-                .map(|_| ())
-                .map_err(|rejection| Refusal::of_kubelet(&rejection, subject, pod_request)),
-            Self::Steliad(both) => {
-                if let Some(subject) = devices::devices_of(&both.0, pod_request) {
-                    let admission = admit(&subject.node, &pod_request.pod);
-                    admission.map_err(|rejection| Refusal::of_kubelet(&rejection, &subject, pod_request))?;
-                }
-                let answer = evaluate::answer(&both.1, &pod_request.request());
-                answer.map(|_| ()).map_err(|error| Refusal::of_steliad(&error))
-            }
+            Self::Kubelet(subject) => of(Some(subject), None),
+            Self::Steliad(both) => of(devices::devices_of(&both.0, pod_request).as_ref(), Some(&both.1)),
             Self::Amounts(zones) => {
                 let wanted = own_cpus(&pod_request.pod);
                 let short = || zones.too_few(&format!("{wanted} are wanted; "));
-                (zones.fit(wanted) > 0).then_some(()).ok_or_else(short)
+                (zones.fit(wanted) > 0).then_some(None).ok_or_else(short)
             }
             Self::Nobody(why) => Err(Refusal::new("what its CPUs have room for is not known", why.clone())),
         }
@@ -129,20 +128,11 @@ impl Chooser {
     /// How many of a pod are admitted, one after the other, at most `most`.
     pub fn until_full(&self, pod_request: &PodRequest, most: u64) -> Fits {
         match self {
-            Self::Kubelet(subject) => {
-                let most = usize::try_from(most).unwrap_or(usize::MAX);
-                let fill = until_full(&subject.node, &pod_request.pod, most);
-                let has_devices = devices::asked_devices(&subject.node, pod_request).next().is_some();
-                let is_together = |pod: &&Vec<ContainerAllocation>| {
-                    devices::worst(subject, pod, None).is_some_and(|locality| locality.verdict.is_together())
-                };
-                Fits {
-                    count: fill.pods.len() as u64,
-                    together: has_devices.then(|| fill.pods.iter().filter(is_together).count() as u64),
-                    then: (fill.end).map(|rejection| Refusal::of_kubelet(&rejection, subject, pod_request)),
-                }
+            Self::Kubelet(subject) => fill::until_full(Some(subject.as_ref().clone()), None, pod_request, most),
+            Self::Steliad(both) => {
+                let kubelet = devices::devices_of(&both.0, pod_request);
+                fill::until_full(kubelet, Some(both.0.clone()), pod_request, most)
             }
-            Self::Steliad(both) => fill::fill(&both.0, pod_request, most),
             Self::Amounts(zones) => {
                 let fit = zones.fit(own_cpus(&pod_request.pod));
                 Fits {

@@ -6,6 +6,7 @@ use std::num::NonZero;
 use kube::core::{Selector, SelectorExt};
 use stelia_koordinator::report::stored::Holder;
 
+use crate::Failure;
 use crate::chooser::Chooser;
 use crate::eligible::Used;
 use crate::objects::{NodeObject, Objects, PodKey, PodObject, Problems, Report};
@@ -51,15 +52,6 @@ pub struct Chosen<'a> {
     pub without: Option<&'a PodKey>,
 }
 
-/// Why there is no cluster to ask about.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ClusterError {
-    #[error("-l needs Nodes, and none was read: their labels are not known")]
-    NoNodes,
-    #[error("there is no node {0:?}")]
-    NoSuchNode(String),
-}
-
 /// The name of a node without its domain, as people call it; an IP address stays as it is.
 fn without_domain(name: &str) -> &str {
     match name.split_once('.') {
@@ -71,7 +63,7 @@ fn without_domain(name: &str) -> &str {
 impl Cluster {
     /// # Errors
     /// Nodes are chosen by labels and no Node was read, or one that is named does not exist.
-    pub fn of(objects: Objects, chosen: &Chosen<'_>) -> Result<Self, ClusterError> {
+    pub fn of(objects: Objects, chosen: &Chosen<'_>) -> Result<Self, Failure> {
         let Objects {
             mut nodes,
             mut reports,
@@ -82,14 +74,15 @@ impl Cluster {
         } = objects;
         let has_nodes = !nodes.is_empty();
         if chosen.selector.is_some() && !has_nodes {
-            return Err(ClusterError::NoNodes);
+            let text = "-l needs Nodes, and none was read: their labels are not known";
+            return Err(Failure::Other(text.to_owned()));
         }
         let unread = unreadable.nodes.keys().chain(unreadable.reports.keys());
         let names: BTreeSet<String> = nodes.keys().chain(reports.keys()).chain(unread).cloned().collect();
         let is_called = |wanted: &String, name: &String| wanted == name || wanted == without_domain(name);
         let is_missing = |wanted: &&String| !names.iter().any(|name| is_called(wanted, name));
         if let Some(missing) = chosen.names.iter().find(is_missing) {
-            return Err(ClusterError::NoSuchNode(missing.clone()));
+            return Err(Failure::NoSuchObject(format!("there is no node {missing:?}")));
         }
         let mut used: BTreeMap<&str, Used> = BTreeMap::new();
         for (key, pod) in &pods {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use stelia_table::printable;
 
 use crate::cli::{BySelector, Cli, PodOptions};
-use crate::cluster::{Chosen, Cluster, ClusterError};
+use crate::cluster::{Chosen, Cluster};
 use crate::objects::{Objects, PodKey};
 use crate::pod_request::PodRequest;
 use crate::{Failure, apiserver, files};
@@ -142,10 +142,7 @@ fn cluster(
         selector: chosen.selector.as_ref(),
         without,
     };
-    let cluster = Cluster::of(objects, &chosen).map_err(|error| match error {
-        ClusterError::NoNodes => Failure::Other(error.to_string()),
-        ClusterError::NoSuchNode(_) => Failure::NoSuchObject(error.to_string()),
-    })?;
+    let cluster = Cluster::of(objects, &chosen)?;
     if chosen.selector.is_some() && cluster.members.is_empty() {
         Err(no_node_selected())
     } else {

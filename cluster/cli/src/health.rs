@@ -6,24 +6,14 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use clap::Args;
 use serde::Serialize;
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, properties, table};
 
-use crate::cli::words;
 use crate::cluster::{Cluster, each};
 use crate::nodes::number;
 use crate::objects::Problem;
 use crate::reasons::{Group, groups, table_of};
 pub use node_state::{NodeHealth, NodeState, OTHER, STATES};
-
-/// Which nodes are listed. Without states: those that need attention, and with `-o wide` all.
-#[derive(Debug, Clone, Default, Args)]
-pub struct NodeFilter {
-    /// List only nodes with this health, separated by commas. The sums are of all nodes
-    #[arg(long = "state", value_name = "HEALTH", value_delimiter = ',', value_parser = words(NodeState::NAMES, NodeState::parse))]
-    pub states: Vec<NodeState>,
-}
 
 /// The answer.
 #[derive(Debug, Serialize)]
@@ -38,7 +28,10 @@ pub struct Health {
     /// What is wrong, with the nodes where it is.
     pub reasons: Vec<Group>,
     pub problems: Vec<Problem>,
-    /// Whether the filter names states: then all rows are shown.
+    /// How many nodes do not work as they should.
+    #[serde(skip)]
+    broken: u64,
+    /// Whether states are named: then all rows are shown.
     #[serde(skip)]
     is_filtered: bool,
     /// How many of the nodes publish neither a version nor numbers of VMs.
@@ -132,7 +125,8 @@ pub const COLUMNS: [Column<NodeHealth>; 9] = [
 ];
 
 impl Health {
-    pub fn of(cluster: &Cluster, filter: &NodeFilter) -> Self {
+    /// Of the nodes those in these states are listed; without any those that need attention, and with `-o wide` all.
+    pub fn of(cluster: &Cluster, states: &[NodeState]) -> Self {
         let all: Vec<NodeHealth> = each(&cluster.members, NodeHealth::of).into_iter().flatten().collect();
         let counted = |names: &mut dyn Iterator<Item = String>| {
             let mut counts: BTreeMap<String, u64> = BTreeMap::new();
@@ -151,13 +145,14 @@ impl Health {
             problems: cluster.problems.stored().to_vec(),
             without_summary: all.iter().filter(|node| node.has_unknown_vms()).count() as u64,
             unreadable_without_name: cluster.unreadable_without_name,
-            is_filtered: !filter.states.is_empty(),
+            broken: all.iter().filter(|node| node.health.is_failure()).count() as u64,
+            is_filtered: !states.is_empty(),
             nodes: Vec::new(),
         };
         let vms = all.iter().filter_map(|node| node.vms.as_ref());
         vms.for_each(|vms| health.vms.add(vms));
         health.nodes = all;
-        let selected = |node: &NodeHealth| filter.states.is_empty() || filter.states.contains(&node.health);
+        let selected = |node: &NodeHealth| states.is_empty() || states.contains(&node.health);
         health.nodes.retain(selected);
         let rank = |node: &NodeHealth| (node.health, node.name.clone());
         health.nodes.sort_by_cached_key(rank);
@@ -167,15 +162,6 @@ impl Health {
     /// How many nodes are meant to run steliad.
     fn all(&self) -> u64 {
         self.states.iter().map(|count| count.nodes).sum()
-    }
-
-    /// How many of them do not work as they should.
-    fn broken(&self) -> u64 {
-        let broken = self.states.iter().filter(|count| {
-            let state = NodeState::parse(&count.name);
-            state.is_some_and(NodeState::is_failure)
-        });
-        broken.map(|count| count.nodes).sum()
     }
 }
 
@@ -236,7 +222,7 @@ impl Render for Health {
     }
 
     fn failure(&self) -> Option<String> {
-        let broken = self.broken();
+        let broken = self.broken;
         let verb = if broken == 1 { "needs" } else { "need" };
         let nodes = match (self.all(), broken) {
             (0, _) => Some("no node publishes, and none is labelled stelia.io/steliad=true".to_owned()),

@@ -31,7 +31,7 @@ use stelia_table::{Form, PrintError, TextStyle, now, paragraph, printable};
 
 use cli::{Cli, Command};
 use health::Health;
-use ledger::{Ledger, ReadRing};
+use ledger::{Ledger, RingCopy};
 use nodes::{NodeOrder, Nodes};
 use plan::Plan;
 use vms::Vms;
@@ -39,7 +39,7 @@ use why::WhyAnswer;
 
 /// Why a command failed. The exit code follows from the variant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Failure {
+pub enum Failure {
     #[error("{0}")]
     Usage(String),
     #[error("{0}")]
@@ -121,8 +121,8 @@ fn run(cli: &Cli) -> Result<String, Failure> {
                 output_options.print(&vms)
             }
         }
-        Command::Health { names, filter, chosen } => {
-            output_options.print(&Health::of(&command_input::nodes(cli, names, chosen, false)?, filter))
+        Command::Health { names, states, chosen } => {
+            output_options.print(&Health::of(&command_input::nodes(cli, names, chosen, false)?, states))
         }
         Command::Why {
             pod,
@@ -153,7 +153,8 @@ fn run(cli: &Cli) -> Result<String, Failure> {
                 rings.extend(ledger::of_argument(argument).map_err(Failure::Other)?);
             }
             let (since_us, until_us) = month.map_or((0, u64::MAX), Month::period);
-            let rings: Vec<ReadRing> = rings.iter().map(|copy| copy.read((since_us, until_us), keys)).collect();
+            let read = |ring: RingCopy| ring.read((since_us, until_us), keys);
+            let rings: Vec<RingCopy> = rings.into_iter().map(read).collect();
             if let Some(problem) = ledger::ambiguous(&rings, vms) {
                 return Err(Failure::Usage(problem));
             }

@@ -1,12 +1,10 @@
 //! `nodes`: a line a node.
 
-mod order;
-
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use stelia_cpus::text::excerpt;
+use stelia_cpus::text::{excerpt, named};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_koordinator::report::Facts;
 use stelia_koordinator::report::profile::Profile;
@@ -18,8 +16,20 @@ use crate::cluster::{Cluster, Member, each};
 use crate::health::{NodeHealth, NodeState};
 use crate::objects::{NodeObject, Problem};
 use crate::prose;
-use crate::reasons::{Refusal, groups, table_of};
-pub use order::NodeOrder;
+use crate::reasons::{Refusal, groups, in_words, table_of};
+
+named! {
+    /// By what rows are ordered.
+    pub enum NodeOrder {
+        /// By state, what needs attention first.
+        Trouble = "trouble",
+        Name = "name",
+        /// The node with room for the largest VM first.
+        Largest = "largest",
+        /// The node with the most free CPUs first, of those that admit VMs.
+        Free = "free",
+    }
+}
 
 /// A node's CPUs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -47,7 +57,7 @@ pub struct Row {
     /// Pods that have CPUs of their own.
     pub vms: Option<u64>,
     pub written_us: Option<u64>,
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Refusal>,
     #[serde(skip)]
     pub(crate) age: Option<String>,
     /// Whether the Node is not Ready.
@@ -90,11 +100,7 @@ pub struct Nodes {
 /// The columns of the table.
 pub const COLUMNS: [Column<Row>; 14] = [
     column("NODE", |row: &Row| row.name.clone()).yields(1).shortens(),
-    column("READY", |row: &Row| yes_or_no(row.can_admit())).means(|row| match row.can_admit() {
-        Some(true) => Meaning::Good,
-        Some(false) => Meaning::Broken,
-        None => Meaning::Plain,
-    }),
+    column("READY", |row: &Row| ready(row).0.to_owned()).means(|row| ready(row).1),
     column("STATE", |row: &Row| row.state_in_words().to_owned())
         .whole()
         .means(|row| row.state.map_or(Meaning::Plain, NodeState::meaning)),
@@ -112,18 +118,18 @@ pub const COLUMNS: [Column<Row>; 14] = [
     column("VMS", |row: &Row| number(row.vms)).right().whole(),
     column("FREE DEVICES", devices).wide().wraps(),
     column("AGE", |row: &Row| row.age.clone().unwrap_or_default()).wide(),
-    column("WARNINGS", |row: &Row| row.warnings.join("; "))
+    column("WARNINGS", |row: &Row| in_words(&row.warnings))
         .wide()
         .wraps()
         .means(|_| Meaning::Attention)
         .or_nothing(),
 ];
 
-fn yes_or_no(value: Option<bool>) -> String {
-    match value {
-        Some(true) => "yes".to_owned(),
-        Some(false) => "no".to_owned(),
-        None => String::new(),
+fn ready(row: &Row) -> (&'static str, Meaning) {
+    match row.can_admit() {
+        Some(true) => ("yes", Meaning::Good),
+        Some(false) => ("no", Meaning::Broken),
+        None => ("", Meaning::Plain),
     }
 }
 
@@ -166,6 +172,23 @@ impl Nodes {
             problems: cluster.problems.stored().to_vec(),
         }
     }
+
+    /// The nodes in these states, or all of them if none is named, in this order; equal ones by name.
+    pub fn listed(mut self, states: &[NodeState], order: NodeOrder) -> Self {
+        let is_asked = |row: &Row| row.state.is_some_and(|state| states.contains(&state));
+        self.nodes.retain(|row| states.is_empty() || is_asked(row));
+        self.nodes.sort_by(|one, other| one.name.cmp(&other.name));
+        match order {
+            NodeOrder::Trouble => {
+                let trouble = |row: &Row| (row.state.is_none(), row.state, row.warnings.is_empty());
+                self.nodes.sort_by_key(trouble);
+            }
+            NodeOrder::Name => {}
+            NodeOrder::Largest => self.nodes.sort_by_key(|row| Reverse(row.largest_vm_cpus)),
+            NodeOrder::Free => self.nodes.sort_by_key(|row| (row.admits_none, Reverse(row.free_cpus))),
+        }
+        self
+    }
 }
 
 impl Row {
@@ -178,12 +201,10 @@ impl Row {
             is_not_ready: member.not_ready().is_some(),
             ..Self::default()
         };
-        row.warnings.extend(member.is_cordoned().then(|| "cordoned".to_owned()));
-        let reasons = health.into_iter().flat_map(|health| health.reasons);
-        row.warnings.extend(reasons.map(|reason| match reason.detail.as_str() {
-            "" => reason.what,
-            detail => format!("{}: {detail}", reason.what),
-        }));
+        row.warnings
+            .extend(member.is_cordoned().then(|| Refusal::new("cordoned", "")));
+        row.warnings
+            .extend(health.into_iter().flat_map(|health| health.reasons));
         // They would admit none, however many CPUs are free.
         let is_nobodys = member.is_left_behind || member.is_cordoned();
         row.admits_none = is_nobodys || member.unusable().is_some() || row.can_admit() == Some(false);
@@ -194,7 +215,10 @@ impl Row {
         row.cpu_source = chooser.name();
         row.written_us = report.written_us;
         row.age = report.written_us.map(|written| age(now_us.saturating_sub(written)));
-        row.warnings.extend(stored.warnings.iter().cloned());
+        row.warnings.extend(stored.warnings.iter().map(|warning| {
+            let (reason, detail) = warning.split_once(": ").unwrap_or((warning, ""));
+            Refusal::new(reason, detail)
+        }));
         row.topology_policy = stored.alignment.as_ref().map(topology).unwrap_or_default();
         row.largest_vm_cpus = chooser.largest().map(|cpus| if row.admits_none { 0 } else { cpus });
         match &stored.facts {
@@ -206,7 +230,7 @@ impl Row {
         }
         if let (Chooser::Nobody(why), None) = (&chooser, &stored.problem) {
             (row.admits_none, row.free_cpus, row.free_cores) = (true, None, None);
-            row.warnings.push(why.clone());
+            row.warnings.push(Refusal::new(why, ""));
         }
         row.count_devices(&stored.zones);
         row
@@ -349,13 +373,10 @@ impl Render for Nodes {
         if style.legend && !style.wide {
             // Apart from what differs from node to node.
             let warnings = self.nodes.iter().flat_map(|row| {
-                row.warnings.iter().map(|warning| {
-                    let (reason, detail) = warning.split_once(": ").unwrap_or((warning, ""));
-                    (row.name.as_str(), Refusal::new(reason, detail))
-                })
+                let name = row.name.as_str();
+                row.warnings.iter().map(move |warning| (name, warning))
             });
-            let warnings: Vec<(&str, Refusal)> = warnings.collect();
-            let groups = groups(warnings.iter().map(|(node, warning)| (*node, warning)));
+            let groups = groups(warnings);
             parts.push(table_of(&groups, "NODES", style));
         }
         let is_by_amounts = |row: &&Row| row.profile.is_some() && !row.is_exact();

@@ -55,17 +55,15 @@ pub struct Filled {
     /// How exact that is; null without a description.
     pub profile: Option<&'static str>,
     /// What stops the next one; null where nothing was found that does.
-    pub stopped_by: Option<String>,
-    pub detail: Option<String>,
+    pub stop: Option<Refusal>,
 }
 
 impl Plan {
     pub fn of(pod_request: &PodRequest, cluster: &Cluster, until_full: bool) -> Self {
         let filled = each(&cluster.members, |member| fill(pod_request, member, until_full));
-        let stops = filled.iter();
-        let stops = groups(stops.filter_map(|(_, node, stop)| Some((node.name.as_str(), stop.as_ref()?))));
-        let (verdicts, nodes): (Vec<Verdict>, Vec<Filled>) =
-            filled.into_iter().map(|(verdict, node, _)| (verdict, node)).unzip();
+        let (verdicts, nodes): (Vec<Verdict>, Vec<Filled>) = filled.into_iter().unzip();
+        let stops = nodes.iter();
+        let stops = groups(stops.filter_map(|node| Some((node.name.as_str(), node.stop.as_ref()?))));
         Self {
             pod: pod_request.name.clone(),
             qos: pod_request.pod.qos().name(),
@@ -87,15 +85,15 @@ impl Plan {
 }
 
 /// A node's answer to one pod, how many it has room for, and what stops the next one.
-fn fill(pod_request: &PodRequest, member: &Member, until_full: bool) -> (Verdict, Filled, Option<Refusal>) {
+fn fill(pod_request: &PodRequest, member: &Member, until_full: bool) -> (Verdict, Filled) {
     let most = if until_full { MAX_PODS_PER_NODE } else { 1 };
     let chooser = member.chooser();
     let verdict = Verdict::of(pod_request, member, &chooser);
     let refused = verdict.fixed.first().or(verdict.requests.first());
     let (fits, together, stop) = match (refused, verdict.basis) {
         (Some(refusal), _) => {
-            let together = chooser.has_asked_devices(pod_request).then_some(0);
-            (Some(0), together, Some(refusal.clone()))
+            let none = chooser.until_full(pod_request, 0);
+            (Some(0), none.together, Some(refusal.clone()))
         }
         (None, Basis::Nothing) => (None, None, verdict.placement.clone().err()),
         (None, _) => {
@@ -118,10 +116,9 @@ fn fill(pod_request: &PodRequest, member: &Member, until_full: bool) -> (Verdict
         or_more: until_full && fits.is_some() && stop.is_none(),
         together,
         profile: member.report.as_ref().map(|report| report.stored.profile.name()),
-        stopped_by: stop.as_ref().map(|stop| stop.what.clone()),
-        detail: stop.as_ref().map(|stop| stop.detail.clone()),
+        stop,
     };
-    (verdict, filled, stop)
+    (verdict, filled)
 }
 
 impl Filled {
@@ -141,13 +138,16 @@ pub const COLUMNS: [Column<Filled>; 6] = [
     .right(),
     column(TOGETHER, |node: &Filled| number(node.together)).right(),
     column("PROFILE", |node: &Filled| node.profile.unwrap_or_default().to_owned()).wide(),
-    column("STOPPED BY", |node: &Filled| words(&node.stopped_by)).wraps(),
-    column("DETAIL", |node: &Filled| words(&node.detail)).wide().wraps(),
+    column("STOPPED BY", |node: &Filled| {
+        node.stop.clone().map(|stop| stop.what).unwrap_or_default()
+    })
+    .wraps(),
+    column("DETAIL", |node: &Filled| {
+        node.stop.clone().map(|stop| stop.detail).unwrap_or_default()
+    })
+    .wide()
+    .wraps(),
 ];
-
-fn words(text: &Option<String>) -> String {
-    text.clone().unwrap_or_default()
-}
 
 /// The column of pods with devices alone.
 const TOGETHER: &str = "TOGETHER";

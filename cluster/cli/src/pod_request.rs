@@ -4,13 +4,15 @@ use std::mem;
 
 use kubelet_planner::manifest::NodeRequirements;
 use kubelet_planner::{Amounts, ContainerKind, Pod, manifest};
+use serde::Deserialize;
 use serde_json::Value;
 use stelia_koordinator::allocator::evaluate::{EvaluateRequest, SchedulerOptions};
 use stelia_koordinator::allocator::{AllocationRequest, koordinator};
+use stelia_koordinator::report::meta::ObjectMeta;
 use stelia_placement_rules::request::{self, QOS_CLASS};
 
 use crate::cluster::Cluster;
-use crate::objects::{AskedPod, NodeObject, PodKey, PodSpec, Status};
+use crate::objects::{self, NodeObject, PodKey, PodSpec, Status};
 
 /// A pod, and what it requests from the scheduler and from the program that chooses its CPUs.
 #[derive(Debug, Clone, Default)]
@@ -112,9 +114,16 @@ impl PodRequest {
         })
     }
 
-    fn of(name: String, pod: &str, given: &AllocationRequest) -> Result<Self, String> {
-        let asked = AskedPod::read(pod)?;
-        let metadata = &asked.metadata;
+    fn of(name: String, text: &str, given: &AllocationRequest) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Asked {
+            metadata: ObjectMeta,
+            #[serde(default)]
+            spec: PodSpec,
+            status: Option<Status>,
+        }
+        let Asked { metadata, spec, status } = objects::parse(text)?;
+        let (pod, requests) = objects::asked(text)?;
         let mut allocation = given.clone();
         allocation.qos = request::qos_class(allocation.qos, metadata.labels.get(QOS_CLASS).map(String::as_str));
         if let Some(text) = metadata.annotations.get(koordinator::RESOURCE_SPEC) {
@@ -123,11 +132,11 @@ impl PodRequest {
         }
         Ok(Self {
             name,
-            requests: asked.requests,
-            pod: asked.pod,
-            spec: asked.spec,
+            requests,
+            pod,
+            spec,
             allocation,
-            status: asked.status,
+            status: status.unwrap_or_default().with_schedulers_message(),
             ..Self::default()
         }
         .with_uid())

@@ -16,10 +16,8 @@ pub struct Verdict {
     pub fixed: Vec<Refusal>,
     /// What the scheduler counts.
     pub requests: Vec<Refusal>,
-    /// The answer of who chooses its CPUs.
-    pub placement: Result<(), Refusal>,
-    /// Whether its CPUs and devices would be on the same NUMA nodes, if it is admitted; `None` also where that is not published.
-    pub device_locality: Option<DeviceLocality>,
+    /// The answer of who chooses its CPUs, and whether CPUs and devices would be on the same NUMA nodes; `None` where that is not published.
+    pub placement: Result<Option<DeviceLocality>, Refusal>,
     /// How much that answer says.
     pub basis: Basis,
 }
@@ -40,7 +38,6 @@ impl Verdict {
             fixed: fixed(pod_request, member),
             requests: requests.unwrap_or_default(),
             placement: chooser.admit(pod_request),
-            device_locality: chooser.device_locality(pod_request),
             basis: match chooser {
                 Chooser::Kubelet(_) | Chooser::Steliad(_) => Basis::Cpus,
                 Chooser::Amounts(_) => Basis::Amounts,
@@ -64,7 +61,8 @@ impl Verdict {
     }
 
     fn locality_with_room(&self) -> Option<&DeviceLocality> {
-        self.device_locality.as_ref().filter(|_| self.has_room() == Some(true))
+        let locality = self.placement.as_ref().ok()?.as_ref();
+        locality.filter(|_| self.has_room() == Some(true))
     }
 
     /// Where its CPUs and devices would be, if it has room and they would not be on the same NUMA nodes.

@@ -20,17 +20,15 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Makes clients anew when what they are made of changes.
 pub trait Credentials: Send {
-    /// A new client, or why there is none; `None` while the old one is as good.
-    fn renewed(&mut self) -> Option<Result<Client, String>>;
-
-    /// A new client, or why there is none, after the API server answered 401 to the old one.
-    fn read_again(&mut self) -> Result<Client, String>;
+    /// A new client, or why there is none; `None` while the old one is as good. `refused` says that the API server answered 401.
+    fn renewed(&mut self, refused: bool) -> Option<Result<Client, String>>;
 }
 
 /// A client that is made anew when its credentials change or are not accepted any more.
 pub struct RenewedClient {
     client: Client,
     credentials: Option<Box<dyn Credentials>>,
+    is_refused: bool,
 }
 
 impl RenewedClient {
@@ -38,6 +36,7 @@ impl RenewedClient {
         Self {
             client,
             credentials: None,
+            is_refused: false,
         }
     }
 
@@ -46,20 +45,16 @@ impl RenewedClient {
         self.credentials = Some(Box::new(credentials));
     }
 
+    /// The API server answered 401: the credentials are read again before the next request.
+    pub fn refused(&mut self) {
+        self.is_refused = true;
+    }
+
     /// The client with the credentials of this moment. Where new ones cannot be read the old client goes on, and its failures are told.
     pub fn current(&mut self) -> &Client {
-        let read = self.credentials.as_mut().and_then(|credentials| credentials.renewed());
-        self.replaced(read)
-    }
-
-    /// As [`Self::current`], after the API server answered 401.
-    pub fn after_refusal(&mut self) -> &Client {
-        let read = self.credentials.as_mut().map(|credentials| credentials.read_again());
-        self.replaced(read)
-    }
-
-    fn replaced(&mut self, read: Option<Result<Client, String>>) -> &Client {
-        match read {
+        let refused = std::mem::take(&mut self.is_refused);
+        let credentials = self.credentials.as_mut();
+        match credentials.and_then(|credentials| credentials.renewed(refused)) {
             Some(Ok(client)) => self.client = client,
             Some(Err(cause)) => tracing::warn!("the credentials cannot be read: {cause}"),
             None => {}
@@ -124,12 +119,11 @@ impl Files {
 }
 
 impl Credentials for Files {
-    fn renewed(&mut self) -> Option<Result<Client, String>> {
-        self.has_changed().then(|| self.read_again())
-    }
-
-    fn read_again(&mut self) -> Result<Client, String> {
+    fn renewed(&mut self, refused: bool) -> Option<Result<Client, String>> {
+        if !refused && !self.has_changed() {
+            return None;
+        }
         tracing::info!("the credentials are read again");
-        self.read().map_err(|error| error.to_string())
+        Some(self.read().map_err(|error| error.to_string()))
     }
 }

@@ -180,11 +180,11 @@ async fn a_token_file_is_trimmed_has_precedence_and_is_read_again() {
     std::fs::write(&token, "first\n").unwrap();
     let (made, mut files) = Files::client(Source::Kubeconfig(path.clone())).unwrap();
     ask(&made).await.unwrap();
-    assert!(files.renewed().is_none());
+    assert!(files.renewed(false).is_none());
     std::fs::write(&token, " second\r\n").unwrap();
-    ask(&files.renewed().unwrap().unwrap()).await.unwrap();
+    ask(&files.renewed(false).unwrap().unwrap()).await.unwrap();
     std::fs::write(&token, "\n").unwrap();
-    ask(&files.renewed().unwrap().unwrap()).await.unwrap();
+    ask(&files.renewed(false).unwrap().unwrap()).await.unwrap();
     assert_eq!(tokens(&seen), ["inline", "first", "second", "inline"]);
     write(folder.path(), &server, "tokenFile: token");
     let named = |why| format!("read token file {}: {why}", token.display());
@@ -201,17 +201,17 @@ async fn a_kubeconfig_that_is_replaced_or_refused_is_read_again_and_one_half_wri
     let path = write(folder.path(), &server, "token: first");
     let (made, mut files) = Files::client(Source::Kubeconfig(path.clone())).unwrap();
     ask(&made).await.unwrap();
-    assert!(files.renewed().is_none(), "nothing changed");
+    assert!(files.renewed(false).is_none(), "nothing changed");
     write(folder.path(), &server, "token: the-second");
-    ask(&files.renewed().unwrap().unwrap()).await.unwrap();
-    assert!(files.renewed().is_none());
-    ask(&files.read_again().unwrap()).await.unwrap();
+    ask(&files.renewed(false).unwrap().unwrap()).await.unwrap();
+    assert!(files.renewed(false).is_none());
+    ask(&files.renewed(true).unwrap().unwrap()).await.unwrap();
     // Half written: it is tried again.
     std::fs::write(&path, "clusters: [").unwrap();
-    let cause = files.renewed().unwrap().err().unwrap();
+    let cause = files.renewed(false).unwrap().err().unwrap();
     assert!(cause.contains("kubeconfig"), "{cause}");
     write(folder.path(), &server, "token: third");
-    ask(&files.renewed().unwrap().unwrap()).await.unwrap();
+    ask(&files.renewed(false).unwrap().unwrap()).await.unwrap();
     assert_eq!(tokens(&seen), ["first", "the-second", "the-second", "third"]);
 }
 
@@ -285,9 +285,9 @@ fn certificates_that_a_kubeconfig_names_are_looked_at() {
         read: vec![(link.clone(), stamp(&link))],
         valid_until: None,
     };
-    assert!(files.renewed().is_none());
+    assert!(files.renewed(false).is_none());
     std::fs::remove_file(&link).unwrap();
     std::os::unix::fs::symlink("b.pem", &link).unwrap();
     assert!(files.has_changed());
-    assert!(files.renewed().is_some());
+    assert!(files.renewed(false).is_some());
 }

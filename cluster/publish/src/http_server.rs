@@ -13,7 +13,6 @@ use tokio::sync::watch;
 use crate::metrics;
 use crate::status::{Part, Status};
 
-const METRICS: &str = "/metrics";
 /// Timeout of a client that does not finish its request.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause after accept(2) failed: exhausted descriptors become free again.
@@ -27,10 +26,8 @@ pub async fn serve(listener: TcpListener, status: watch::Receiver<Status>) {
             continue;
         };
         let answer = service_fn(|request: http::Request<Incoming>| {
-            let (status, body) = answer(request.uri().path(), &status.borrow());
-            let response = Response::builder()
-                .status(status)
-                .header(CONTENT_TYPE, content_type(request.uri().path()));
+            let (status, kind, body) = answer(request.uri().path(), &status.borrow());
+            let response = Response::builder().status(status).header(CONTENT_TYPE, kind);
             async { response.body(body) }
         });
         let connection = hyper::server::conn::http1::Builder::new()
@@ -43,27 +40,19 @@ pub async fn serve(listener: TcpListener, status: watch::Receiver<Status>) {
     }
 }
 
-fn content_type(path: &str) -> &'static str {
-    match path {
-        METRICS => metrics::CONTENT_TYPE,
-        _ => "text/plain; charset=utf-8",
-    }
-}
-
 /// Ready as long as the API server answers and takes the object.
-fn answer(path: &str, status: &Status) -> (StatusCode, String) {
-    match path {
-        "/healthz" => (StatusCode::OK, "ok\n".into()),
-        "/readyz" => match status.problems.get(&Part::Api).or(status.problems.get(&Part::Object)) {
-            Some(problem) => (StatusCode::SERVICE_UNAVAILABLE, format!("{problem}\n")),
-            None => (StatusCode::OK, "ok\n".into()),
+fn answer(path: &str, status: &Status) -> (StatusCode, &'static str, String) {
+    let problem = status.problems.get(&Part::Api).or(status.problems.get(&Part::Object));
+    let (code, body) = match (path, problem) {
+        ("/metrics", _) => match metrics::text(status) {
+            Ok(text) => return (StatusCode::OK, metrics::CONTENT_TYPE, text),
+            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
         },
-        METRICS => match metrics::text(status) {
-            Ok(text) => (StatusCode::OK, text),
-            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
-        },
-        _ => (StatusCode::NOT_FOUND, "not found\n".into()),
-    }
+        ("/readyz", Some(problem)) => (StatusCode::SERVICE_UNAVAILABLE, problem.clone()),
+        ("/healthz" | "/readyz", _) => (StatusCode::OK, "ok".to_owned()),
+        _ => (StatusCode::NOT_FOUND, "not found".to_owned()),
+    };
+    (code, "text/plain; charset=utf-8", body + "\n")
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ pub mod metrics;
 pub mod options;
 pub mod program;
 pub mod publisher;
-pub mod reading;
 mod request;
 pub mod source;
 pub mod status;
@@ -17,5 +16,5 @@ pub mod withdraw;
 
 pub use options::PublishOptions;
 pub use publisher::Publisher;
-pub use reading::Reading;
+pub use source::Reading;
 pub use status::Status;

@@ -2,75 +2,60 @@
 
 use std::fmt;
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
 use crate::status::{Part, Status};
 
-/// Name without `_total`, help, value.
-type Counter = (&'static str, &'static str, fn(&Status) -> u64);
-
-const COUNTERS: [Counter; 5] = [
-    (
-        "stelia_publish_requests",
-        "Requests to the API server, answered or not",
-        |status| status.requests,
-    ),
-    (
-        "stelia_publish_request_failures",
-        "Requests to the API server that did not succeed",
-        |status| status.failures,
-    ),
-    (
-        "stelia_publish_object_writes",
-        "Writes of the NodeResourceTopology that the API server accepted",
-        |status| status.object_writes,
-    ),
-    ("stelia_publish_events", "Events of pods that were posted", |status| {
-        status.events_posted
-    }),
-    (
-        "stelia_publish_events_dropped",
-        "Events of pods that will not be posted: too many waited, or they were refused",
-        |status| status.events_dropped,
-    ),
-];
-
 /// The content type of [`text`].
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-#[derive(Debug)]
-struct StatusCollector(Status);
-
-impl Collector for StatusCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let Self(status) = self;
-        for (name, help, value) in COUNTERS {
-            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            metric.encode_counter::<NoLabelSet, u64, u64>(&value(status), None)?;
-        }
-        let help = "1 where something is wrong with this part";
-        let mut metric = encoder.encode_descriptor("stelia_publish_problem", help, None, MetricType::Gauge)?;
-        for part in Part::ALL {
-            let wrong = u32::from(status.problems.contains_key(&part));
-            metric.encode_family(&[("part", part.name())])?.encode_gauge(&wrong)?;
-        }
-        let help = "1 while everything that is to be published stands at the API server";
-        let mut metric = encoder.encode_descriptor("stelia_publish_settled", help, None, MetricType::Gauge)?;
-        metric.encode_gauge(&u32::from(status.settled))
-    }
-}
 
 /// All metrics.
 ///
 /// # Errors
 /// None known: writing to a string does not fail.
 pub fn text(status: &Status) -> Result<String, fmt::Error> {
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(StatusCollector(status.clone())));
+    let mut registry = Registry::with_prefix("stelia_publish");
+    for (name, help, value) in [
+        (
+            "requests",
+            "Requests to the API server, answered or not",
+            status.requests,
+        ),
+        (
+            "request_failures",
+            "Requests to the API server that did not succeed",
+            status.failures,
+        ),
+        (
+            "object_writes",
+            "Writes of the NodeResourceTopology that the API server accepted",
+            status.object_writes,
+        ),
+        ("events", "Events of pods that were posted", status.events_posted),
+        (
+            "events_dropped",
+            "Events of pods that will not be posted: too many waited, or they were refused",
+            status.events_dropped,
+        ),
+    ] {
+        registry.register(name, help, ConstCounter::new(value));
+    }
+    let problems: Family<[(&str, &str); 1], Gauge> = Family::default();
+    for part in Part::ALL {
+        let wrong = i64::from(status.problems.contains_key(&part));
+        problems.get_or_create(&[("part", part.name())]).set(wrong);
+    }
+    registry.register("problem", "1 where something is wrong with this part", problems);
+    registry.register(
+        "settled",
+        "1 while everything that is to be published stands at the API server",
+        ConstGauge::new(i64::from(status.settled)),
+    );
     let mut text = String::new();
-    text::encode(&mut text, &registry)?;
+    encode(&mut text, &registry)?;
     Ok(text)
 }

@@ -19,8 +19,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::options::PublishOptions;
-use crate::reading::Reading;
-use crate::source::Source;
+use crate::source::{Reading, Source};
 use crate::status::Status;
 use crate::withdraw::{WITHDRAWAL_TIMEOUT, withdraw};
 use crate::{Publisher, http_server};
@@ -155,11 +154,9 @@ async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         return Ok(code(all.left.is_empty()));
     }
     if arguments.once {
-        let node = arguments.node_name.clone().or(named(&readings.borrow()));
-        let node = node.with_context(|| no_publication(&arguments.directory, &readings.borrow()))?;
-        if readings.borrow().publication.is_none() {
-            bail!("{}", no_publication(&arguments.directory, &readings.borrow()));
-        }
+        let reading = readings.borrow().clone();
+        let node = named(&reading).with_context(|| no_publication(&arguments.directory, &reading))?;
+        let node = arguments.node_name.clone().unwrap_or(node);
         let publisher = Publisher::new(client, arguments.options(node));
         let status = publisher.once(readings, ONCE_TIMEOUT).await;
         return Ok(code(status.settled && status.problems.is_empty()));

@@ -1,8 +1,8 @@
 //! The publisher itself: it carries out what `ReconcilerState` decides.
 
+use std::future::pending;
 use std::time::Duration;
 
-use futures_util::future::pending;
 use http::header::RETRY_AFTER;
 use http_body_util::{BodyExt, Limited};
 use kube::Client;
@@ -17,8 +17,8 @@ use crate::answer::{ApiFailure, FailureKind};
 use crate::decide::{Next, ReconcilerState};
 use crate::intervals::REQUEST_TIMEOUT;
 use crate::options::PublishOptions;
-use crate::reading::Reading;
 use crate::request::PublisherRequest;
+use crate::source::Reading;
 use crate::status::Status;
 
 /// Limit of an answer, in bytes: a Node with hundreds of images is a fifth of it.
@@ -82,10 +82,14 @@ impl Publisher {
                 Next::Send(task, request) => {
                     let client = self.client.current().clone();
                     let answer = send(&client, *request).await;
-                    self.state.answered(&task, answer, started.elapsed());
-                    if self.state.take_renewal() {
-                        self.client.after_refusal();
+                    if let Err(ApiFailure {
+                        kind: FailureKind::Unauthorized,
+                        ..
+                    }) = answer
+                    {
+                        self.client.refused();
                     }
+                    self.state.answered(&task, answer, started.elapsed());
                     is_told = readings.has_changed().unwrap_or(false);
                     self.publish_status();
                 }

@@ -2,15 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use kubelet_planner::{ContainerAllocation, Node, admit};
+use kubelet_planner::{ContainerAllocation, Node};
 use stelia_cpus::{CpuSet, NodeSet};
-use stelia_koordinator::allocator::evaluate;
 use stelia_koordinator::report::Facts;
 use stelia_node_plan::Subject;
 use stelia_node_plan::hints::{self, by_node, free_words};
 use stelia_node_plan::planned_nodes::{NodesVerdict, PlannedNodes};
 
-use super::Chooser;
 use crate::pod_request::PodRequest;
 use crate::reasons::Refusal;
 
@@ -20,44 +18,6 @@ pub struct DeviceLocality {
     pub verdict: NodesVerdict,
     /// The NUMA nodes of each, and what is free there.
     pub words: String,
-}
-
-impl Chooser {
-    /// Where the devices of one more pod would be; `None` where it is not admitted, has no devices, or their NUMA nodes are not published.
-    pub fn device_locality(&self, pod_request: &PodRequest) -> Option<DeviceLocality> {
-        let (locality, subject) = match self {
-            Self::Kubelet(subject) => {
-                asked_devices(&subject.node, pod_request).next()?;
-                let admission = admit(&subject.node, &pod_request.pod).ok()?;
-                (worst(subject, &admission.containers, None)?, subject.as_ref().clone())
-            }
-            Self::Steliad(both) => {
-                let subject = devices_of(&both.0, pod_request)?;
-                let admission = admit(&subject.node, &pod_request.pod).ok()?;
-                let nodes = device_nodes(&subject, &admission.containers);
-                let fit = evaluate::answer_near(&both.1, &pod_request.request(), &nodes).ok()?;
-                let locality = worst(&subject, &admission.containers, Some(&fit.runs_on))?;
-                (locality, subject)
-            }
-            Self::Amounts(_) | Self::Nobody(_) => return None,
-        };
-        Some(DeviceLocality {
-            verdict: locality.verdict,
-            words: {
-                let free = self.free().unwrap_or_default();
-                format!("{}; {}", locality.words(), all_free(&subject, pod_request, &free))
-            },
-        })
-    }
-
-    /// Whether the pod requests devices whose NUMA nodes are published.
-    pub fn has_asked_devices(&self, pod_request: &PodRequest) -> bool {
-        match self {
-            Self::Kubelet(subject) => asked_devices(&subject.node, pod_request).next().is_some(),
-            Self::Steliad(both) => devices_of(&both.0, pod_request).is_some(),
-            Self::Amounts(_) | Self::Nobody(_) => false,
-        }
-    }
 }
 
 /// The devices that a pod requests and whose NUMA nodes the node's object has.
@@ -106,7 +66,8 @@ pub(super) fn worst(
     containers: &[ContainerAllocation],
     cpus: Option<&CpuSet>,
 ) -> Option<PlannedNodes> {
-    let all = containers.iter().filter_map(|given| match cpus {
+    let with_devices = containers.iter().filter(|given| !given.devices.is_empty());
+    let all = with_devices.filter_map(|given| match cpus {
         Some(cpus) => PlannedNodes::on(subject, cpus, given),
         None => PlannedNodes::of(subject, given),
     });
@@ -127,7 +88,7 @@ pub(super) fn with_free(refusal: Refusal, subject: &Subject, pod_request: &PodRe
 }
 
 /// `free: 4 CPUs on NUMA 0, 8 CPUs on NUMA 1; 3 nvidia.com/gpu on NUMA 0, 0 nvidia.com/gpu on NUMA 1`. `free`: CPUs; none where another program gives them.
-fn all_free(subject: &Subject, pod_request: &PodRequest, free: &CpuSet) -> String {
+pub(super) fn all_free(subject: &Subject, pod_request: &PodRequest, free: &CpuSet) -> String {
     let cpus = (!free.is_empty()).then(|| free_words("cpu", &by_node(subject, free)));
     let devices = asked_devices(&subject.node, pod_request);
     let devices = devices.map(|(resource, _)| free_words(resource, &hints::free(subject, resource)));

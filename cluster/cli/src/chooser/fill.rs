@@ -1,59 +1,95 @@
-//! How many of a pod fit where steliad chooses the CPUs.
+//! One more pod on a node, and copies of a pod until one is refused.
 
-use kubelet_planner::admit;
-use stelia_koordinator::allocator::Qos;
-use stelia_koordinator::allocator::evaluate::{self, EvaluateRequest};
+use kubelet_planner::{Node, Pod, admit};
+use stelia_koordinator::allocator::evaluate::{self, EvaluateRequest, Fit};
+use stelia_koordinator::allocator::{AllocatorNode, Qos};
 use stelia_koordinator::report::Facts;
+use stelia_node_plan::Subject;
+use stelia_node_plan::planned_nodes::PlannedNodes;
 
 use super::{Fits, devices};
 use crate::pod_request::PodRequest;
 use crate::reasons::Refusal;
 
-/// Registers copies of the pod until one is refused, at most `most`.
-pub(super) fn fill(facts: &Facts, pod_request: &PodRequest, most: u64) -> Fits {
-    let (mut facts, request) = (facts.clone(), pod_request.request());
-    let mut subject = devices::devices_of(&facts, pod_request);
-    let mut together = subject.as_ref().map(|_| 0);
-    let fits = |count, together, then| Fits { count, together, then };
-    for count in 0..most {
-        let mut containers = Vec::new();
-        if let Some(subject) = &mut subject {
-            let mut pod = pod_request.pod.clone();
-            pod.uid = format!("{}-{count}", pod.uid);
-            match admit(&subject.node, &pod) {
-                Ok(admission) => {
-                    containers = admission.containers;
-                    subject.node = admission.node;
-                }
-                Err(rejection) => {
-                    let refusal = Refusal::of_kubelet(&rejection, subject, pod_request);
-                    return fits(count, together, Some(refusal));
-                }
+/// What one more pod gets.
+pub(super) struct Placed {
+    /// kubelet's part of the node with the pod.
+    after: Option<Node>,
+    /// steliad's answer.
+    fit: Option<Fit>,
+    /// The NUMA nodes of its devices and CPUs, as far as they are published.
+    pub(super) nodes: Option<PlannedNodes>,
+}
+
+/// Admits the pod: `kubelet` all of it, or where `steliad` chooses the CPUs its devices.
+pub(super) fn place(
+    kubelet: Option<&Subject>,
+    steliad: Option<&AllocatorNode>,
+    pod_request: &PodRequest,
+    pod: &Pod,
+) -> Result<Placed, Refusal> {
+    let refused = |subject| move |rejection: Box<_>| Refusal::of_kubelet(&rejection, subject, pod_request);
+    let admission = kubelet.map(|subject| admit(&subject.node, pod).map_err(refused(subject)));
+    let admission = admission.transpose()?;
+    let with_devices = kubelet.zip(admission.as_ref());
+    let near = with_devices.map(|(subject, admission)| devices::device_nodes(subject, &admission.containers));
+    let near = near.unwrap_or_default();
+    let fit = steliad.map(|node| evaluate::answer_near(node, &pod_request.request(), &near));
+    let fit = fit.transpose().map_err(|error| Refusal::of_steliad(&error))?;
+    let nodes = with_devices.and_then(|(subject, admission)| {
+        let cpus = fit.as_ref().map(|fit| &fit.runs_on);
+        devices::worst(subject, &admission.containers, cpus)
+    });
+    Ok(Placed {
+        after: admission.map(|admission| admission.node),
+        fit,
+        nodes,
+    })
+}
+
+/// Admits copies of the pod until one is refused, at most `most`.
+pub(super) fn until_full(
+    mut kubelet: Option<Subject>,
+    mut steliad: Option<Facts>,
+    pod_request: &PodRequest,
+    most: u64,
+) -> Fits {
+    let asked = |subject: &Subject| devices::asked_devices(&subject.node, pod_request).next().is_some();
+    let mut fits = Fits {
+        together: kubelet.as_ref().is_some_and(asked).then_some(0),
+        ..Fits::default()
+    };
+    let (mut pod, request) = (pod_request.pod.clone(), pod_request.request());
+    while fits.count < most {
+        pod.uid = format!("{}-{}", pod_request.pod.uid, fits.count);
+        let node = steliad.as_ref().and_then(|facts| facts.allocator_node().ok());
+        let Placed { after, fit, nodes } = match place(kubelet.as_ref(), node.as_ref(), pod_request, &pod) {
+            Ok(placed) => placed,
+            Err(refusal) => {
+                fits.then = Some(refusal);
+                break;
             }
-        }
-        let nodes = subject.as_ref();
-        let nodes = nodes.map(|subject| devices::device_nodes(subject, &containers));
-        let near = nodes.unwrap_or_default();
-        let node = facts.allocator_node();
-        let fit = match node.and_then(|node| evaluate::answer_near(&node, &request, &near)) {
-            Ok(fit) => fit,
-            Err(error) => return fits(count, together, Some(Refusal::of_steliad(&error))),
         };
-        if let (Some(subject), Some(together)) = (&subject, &mut together) {
-            let locality = devices::worst(subject, &containers, Some(&fit.runs_on));
-            *together += u64::from(locality.is_some_and(|locality| locality.verdict.is_together()));
+        fits.count += 1;
+        if let Some(together) = &mut fits.together {
+            *together += u64::from(nodes.is_some_and(|nodes| nodes.verdict.is_together()));
         }
-        if fit.cpus.is_empty() && subject.is_none() {
+        if fit.as_ref().is_some_and(|fit| fit.cpus.is_empty()) && kubelet.is_none() {
             // On a shared pool: nothing is used up.
-            break;
+            fits.count = most;
         }
-        take(&mut facts, &request, &fit);
+        if let (Some(subject), Some(after)) = (&mut kubelet, after) {
+            subject.node = after;
+        }
+        if let (Some(facts), Some(fit)) = (&mut steliad, fit) {
+            take(facts, &request, &fit);
+        }
     }
-    fits(most, together, None)
+    fits
 }
 
 /// The node with one more instance.
-fn take(facts: &mut Facts, request: &EvaluateRequest, fit: &evaluate::Fit) {
+fn take(facts: &mut Facts, request: &EvaluateRequest, fit: &Fit) {
     use stelia_koordinator::allocator::CpuExclusivePolicy as Policy;
     facts.exclusive.union_with(&fit.cpus);
     facts.shared = facts.shared.difference(&fit.cpus);

@@ -134,8 +134,9 @@ pub enum Command {
         /// Consider only these nodes. Default: all
         #[arg(value_name = "NODE")]
         names: Vec<String>,
-        #[command(flatten)]
-        filter: health::NodeFilter,
+        /// List only nodes with this health, separated by commas. The sums are of all nodes
+        #[arg(long = "state", value_name = "HEALTH", value_delimiter = ',', value_parser = words(health::NodeState::NAMES, health::NodeState::parse))]
+        states: Vec<health::NodeState>,
         #[command(flatten)]
         chosen: BySelector,
     },

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use stelia_cpus::text::named;
 use stelia_table::{counted, printable};
 
-use super::{Ledger, ReadRing, clock, hours};
+use super::{Ledger, RingCopy, clock, hours};
 use crate::reasons::Refusal;
 
 /// How long before the period's end a ring may end, and how long after one ring of a node another may begin: three times the interval at
@@ -50,7 +50,7 @@ impl Note {
         }
     }
 
-    fn of_ring(kind: NoteKind, ring: &ReadRing, detail: impl Into<String>) -> Self {
+    fn of_ring(kind: NoteKind, ring: &RingCopy, detail: impl Into<String>) -> Self {
         Self::new(kind, place(&ring.node, &ring.directory.display().to_string()), detail)
     }
 
@@ -66,7 +66,7 @@ impl Note {
 /// The notes by kind.
 pub(super) fn notes(ledger: &Ledger) -> Vec<Note> {
     let mut notes = Vec::new();
-    let mut by_node: BTreeMap<&str, Vec<&ReadRing>> = BTreeMap::new();
+    let mut by_node: BTreeMap<&str, Vec<&RingCopy>> = BTreeMap::new();
     for ring in &ledger.rings {
         match &ring.problem {
             Some(problem) => notes.push(Note::of_ring(NoteKind::NotCounted, ring, problem)),
@@ -76,7 +76,7 @@ pub(super) fn notes(ledger: &Ledger) -> Vec<Note> {
         }
         notes.extend(ring.is_cut_off.then(|| Note::of_ring(NoteKind::CutOff, ring, "")));
     }
-    let with_vm: BTreeSet<&str> = ledger.parts.iter().map(|part| part.node.as_str()).collect();
+    let with_vm: BTreeSet<&str> = ledger.merged.parts.iter().map(|part| part.node.as_str()).collect();
     for (node, rings) in by_node {
         let period = (ledger.since_us, ledger.until_us);
         notes.extend(of_node(rings, period, with_vm.contains(node)));
@@ -98,7 +98,7 @@ fn place(node: &str, directory: &str) -> String {
 }
 
 /// What is before, between and after the copies of one node's ring; and whether the node has the VM.
-fn of_node(mut rings: Vec<&ReadRing>, (since_us, until_us): (u64, u64), has_vm: bool) -> Vec<Note> {
+fn of_node(mut rings: Vec<&RingCopy>, (since_us, until_us): (u64, u64), has_vm: bool) -> Vec<Note> {
     let mut notes = Vec::new();
     rings.sort_by_key(|ring| ring.verdict.first_us);
     let mut copies = rings.into_iter();
@@ -143,13 +143,19 @@ fn of_node(mut rings: Vec<&ReadRing>, (since_us, until_us): (u64, u64), has_vm: 
 
 fn of_accounts(ledger: &Ledger) -> Vec<Note> {
     let mut notes = Vec::new();
-    for part in ledger.parts.iter().filter(|part| part.covered_us < part.promised_us) {
-        let us = part.promised_us - part.covered_us;
-        let detail = format!("{} of {} ({})", hours(us), part.pod, counted(part.gaps, "gap"));
+    let merged = &ledger.merged;
+    for part in &merged.parts {
+        let account = &part.account;
+        let us = account.promised_us.saturating_sub(account.covered_us);
+        if us == 0 {
+            continue;
+        }
+        let gaps = counted((account.gaps.len() as u64).saturating_add(account.gaps_left_out), "gap");
+        let detail = format!("{} of {} ({gaps})", hours(us), printable(&account.name));
         let place = place(&part.node, &part.directory);
         notes.push(Note::new(NoteKind::NoReadings, place, detail));
     }
-    for twice in &ledger.repeated {
+    for twice in &merged.repeated {
         let kind = if twice.has_more_times {
             NoteKind::Repeated
         } else {
@@ -160,8 +166,8 @@ fn of_accounts(ledger: &Ledger) -> Vec<Note> {
         let place = place(&twice.left_out, &twice.left_out_directory);
         notes.push(Note::new(kind, place, detail));
     }
-    if let (Some(first), Some(last)) = (ledger.days_without.first(), ledger.days_without.last()) {
-        let days = match ledger.days_without.len() {
+    if let (Some(first), Some(last)) = (merged.days_without.first(), merged.days_without.last()) {
+        let days = match merged.days_without.len() {
             1 => first.clone(),
             several => format!("{} from {first} to {last}", counted(several as u64, "day")),
         };

@@ -8,15 +8,13 @@ mod tests;
 use std::collections::BTreeSet;
 
 use serde::Serialize;
-use stelia_ledger::account::{
-    Account, Day, MergedAccount, NodeAccount, Range, Repeated, Totals, grouped, share, total,
-};
+use stelia_ledger::account::{Account, Day, MergedAccount, NodeAccount, grouped, share, total};
 use stelia_ledger::day::{DAY_US, day};
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, printable, properties, table};
 
 use crate::reasons::{Refusal, groups, table_of};
 use crate::vms::Pattern;
-pub use rings::{NodeKey, ReadRing, RingCopy, of_argument};
+pub use rings::{NodeKey, RingCopy, of_argument};
 
 /// The account of a VM, merged.
 #[derive(Debug, Clone, Serialize)]
@@ -24,59 +22,48 @@ pub struct Ledger {
     /// The period, microseconds since the epoch.
     pub since_us: u64,
     pub until_us: u64,
-    pub promised_us: u64,
-    pub covered_us: u64,
-    pub totals: Totals,
-    pub parts: Vec<Part>,
-    pub days: Vec<Day>,
-    pub rings: Vec<ReadRing>,
-    /// Pods that two rings have at the same times; one of them is counted.
-    pub repeated: Vec<Repeated>,
-    /// UTC days of the period on which no ring has the VM.
-    pub days_without: Vec<String>,
+    #[serde(flatten)]
+    pub merged: MergedAccount,
+    pub rings: Vec<RingCopy>,
     /// What is not in the sums, or may not be, as sentences.
     pub missing: Vec<String>,
 }
 
-/// The account of one pod on one node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Part {
-    pub node: String,
-    /// Where its ring is.
-    pub directory: String,
-    pub pod_uid: String,
-    /// `namespace/name`.
-    pub pod: String,
-    /// The first and the last day on which it had CPUs of its own.
-    pub first_day: Option<String>,
-    pub last_day: Option<String>,
-    pub promised_us: u64,
-    pub covered_us: u64,
-    pub other_tasks: Range,
-    pub devices: u64,
-    pub delay_ns: u64,
-    /// Times without readings.
-    pub gaps: u64,
-    /// The last entry of the ring that the account includes, and its hash.
-    pub seq: u64,
-    pub hash: String,
-}
-
-/// The columns of the parts.
-pub const COLUMNS: [Column<Part>; 9] = [
-    column("NODE", |part: &Part| part.node.clone()).yields(1).shortens(),
-    column("POD", |part: &Part| part.pod.clone()).yields(1).shortens(),
-    column("POD UID", |part: &Part| part.pod_uid.clone()).wide(),
-    column("FIRST DAY", |part: &Part| part.first_day.clone().unwrap_or_default()).whole(),
-    column("LAST DAY", |part: &Part| part.last_day.clone().unwrap_or_default()).whole(),
-    amount("CPU HOURS", |part| hours(part.promised_us)),
-    amount("COVERED", |part| share(part.promised_us, part.covered_us)),
-    amount("OTHER TASKS", |part| part.other_tasks.to_string()).means(|part| zero(part.other_tasks.most)),
-    amount("OTHER DEVICES", |part| grouped(part.devices)).means(|part| zero(part.devices)),
+/// The columns of the parts: of each the account of one pod on one node.
+pub const COLUMNS: [Column<NodeAccount>; 9] = [
+    column("NODE", |part: &NodeAccount| part.node.clone())
+        .yields(1)
+        .shortens(),
+    column("POD", |part: &NodeAccount| printable(&part.account.name))
+        .yields(1)
+        .shortens(),
+    column("POD UID", |part: &NodeAccount| printable(&part.account.vm)).wide(),
+    column("FIRST DAY", |part: &NodeAccount| {
+        days_with(part).next().unwrap_or_default()
+    })
+    .whole(),
+    column("LAST DAY", |part: &NodeAccount| {
+        days_with(part).next_back().unwrap_or_default()
+    })
+    .whole(),
+    amount("CPU HOURS", |part| hours(part.account.promised_us)),
+    amount("COVERED", |part| {
+        share(part.account.promised_us, part.account.covered_us)
+    }),
+    amount("OTHER TASKS", |part| part.account.totals.other_tasks.to_string())
+        .means(|part| zero(part.account.totals.other_tasks.most)),
+    amount("OTHER DEVICES", |part| grouped(total(&part.account.totals.devices)))
+        .means(|part| zero(total(&part.account.totals.devices))),
 ];
 
-const fn amount(heading: &'static str, cell: fn(&Part) -> String) -> Column<Part> {
+const fn amount(heading: &'static str, cell: fn(&NodeAccount) -> String) -> Column<NodeAccount> {
     column(heading, cell).right().whole()
+}
+
+/// The days on which the pod had CPUs of its own.
+fn days_with(part: &NodeAccount) -> impl DoubleEndedIterator<Item = String> {
+    let days = part.account.days.iter().filter(|day| day.promised_us > 0);
+    days.map(|day| day.day.clone())
 }
 
 const DAYS: [Column<Day>; 5] = [
@@ -106,31 +93,6 @@ fn clock(us: u64) -> String {
     format!("{} {:02}:{:02}", day(us), minutes / 60, minutes % 60)
 }
 
-impl From<&NodeAccount> for Part {
-    fn from(one: &NodeAccount) -> Self {
-        let account = &one.account;
-        let mut days = account.days.iter().filter(|day| day.promised_us > 0);
-        let first_day = days.next().map(|day| day.day.clone());
-        let last_day = days.next_back().map(|day| day.day.clone());
-        Self {
-            node: one.node.clone(),
-            directory: one.directory.clone(),
-            pod_uid: printable(&account.vm),
-            pod: printable(&account.name),
-            last_day: last_day.or_else(|| first_day.clone()),
-            first_day,
-            promised_us: account.promised_us,
-            covered_us: account.covered_us,
-            other_tasks: account.totals.other_tasks,
-            devices: total(&account.totals.devices),
-            delay_ns: account.totals.delay_ns,
-            gaps: (account.gaps.len() as u64).saturating_add(account.gaps_left_out),
-            seq: account.seq,
-            hash: account.hash.clone(),
-        }
-    }
-}
-
 /// `namespace/name`, or a name whose namespace is not known.
 fn name_of(account: &Account) -> (&str, &str) {
     account.name.split_once('/').unwrap_or(("", account.name.as_str()))
@@ -146,13 +108,13 @@ fn fits(patterns: &[Pattern], account: &Account) -> bool {
 }
 
 /// Whether a ring has a VM that a pattern fits.
-pub fn has_vm(rings: &[ReadRing], patterns: &[Pattern]) -> bool {
+pub fn has_vm(rings: &[RingCopy], patterns: &[Pattern]) -> bool {
     let mut accounts = rings.iter().flat_map(|ring| &ring.accounts);
     accounts.any(|account| fits(patterns, account))
 }
 
 /// Why one of the patterns may mean VMs of several tenants: it has no namespace and no wildcard, and fits pods of several namespaces.
-pub fn ambiguous(rings: &[ReadRing], patterns: &[Pattern]) -> Option<String> {
+pub fn ambiguous(rings: &[RingCopy], patterns: &[Pattern]) -> Option<String> {
     patterns.iter().find_map(|pattern| {
         let named = pattern.bare()?;
         let accounts = rings.iter().flat_map(|ring| &ring.accounts);
@@ -169,7 +131,7 @@ pub fn ambiguous(rings: &[ReadRing], patterns: &[Pattern]) -> Option<String> {
 const MAX_CAUSES: usize = 3;
 
 /// That no ring has a VM in a period, and why rings are not counted: the VM may be in those.
-pub fn absent(rings: &[ReadRing], period: (u64, u64)) -> String {
+pub fn absent(rings: &[RingCopy], period: (u64, u64)) -> String {
     let problems = rings.iter().filter_map(|ring| {
         let place = format!("{} ({})", ring.node, ring.directory.display());
         Some((place, Refusal::new(ring.problem.clone()?, "")))
@@ -202,8 +164,8 @@ fn in_words((since_us, until_us): (u64, u64)) -> String {
 
 impl Ledger {
     /// The account of the VMs that a pattern fits. `now_us` bounds a period that has not ended.
-    pub fn of(rings: Vec<ReadRing>, patterns: &[Pattern], (since_us, until_us): (u64, u64), now_us: u64) -> Self {
-        let of_ring = |ring: &ReadRing| {
+    pub fn of(rings: Vec<RingCopy>, patterns: &[Pattern], (since_us, until_us): (u64, u64), now_us: u64) -> Self {
+        let of_ring = |ring: &RingCopy| {
             let fitting = ring.accounts.iter().filter(|account| fits(patterns, account));
             let parts = fitting.map(|account| NodeAccount {
                 node: ring.node.clone(),
@@ -217,18 +179,11 @@ impl Ledger {
         };
         let until_us = until_us.min(now_us);
         let found: Vec<NodeAccount> = rings.iter().flat_map(of_ring).collect();
-        let merged = MergedAccount::of(found, since_us, until_us);
         let mut ledger = Self {
             since_us,
             until_us,
-            promised_us: merged.promised_us,
-            covered_us: merged.covered_us,
-            totals: merged.totals,
-            parts: merged.parts.iter().map(Part::from).collect(),
-            days: merged.days,
+            merged: MergedAccount::of(found, since_us, until_us),
             rings,
-            repeated: merged.repeated,
-            days_without: merged.days_without,
             missing: Vec::new(),
         };
         ledger.missing = missing::sentences(&ledger);
@@ -238,10 +193,11 @@ impl Ledger {
 
 impl Render for Ledger {
     fn text(&self, style: TextStyle) -> String {
-        let nodes: BTreeSet<&str> = self.parts.iter().map(|part| part.node.as_str()).collect();
-        let pods: BTreeSet<&str> = self.parts.iter().map(|part| part.pod_uid.as_str()).collect();
-        let delay_ms = self.totals.delay_ns / 1_000_000;
-        let (all, read) = (hours(self.promised_us), share(self.promised_us, self.covered_us));
+        let merged = &self.merged;
+        let nodes: BTreeSet<&str> = merged.parts.iter().map(|part| part.node.as_str()).collect();
+        let pods: BTreeSet<&str> = merged.parts.iter().map(|part| part.account.vm.as_str()).collect();
+        let delay_ms = merged.totals.delay_ns / 1_000_000;
+        let (all, read) = (hours(merged.promised_us), share(merged.promised_us, merged.covered_us));
         // A share of what the rings have says nothing about what they lack.
         let lack = if self.missing.is_empty() {
             ""
@@ -253,13 +209,13 @@ impl Render for Ledger {
             ("Period", in_words((self.since_us, self.until_us))),
             ("Pods", format!("{} on {nodes}", pods.len())),
             ("CPU hours", format!("{all}, {read} with readings{lack}")),
-            ("Other tasks", self.totals.other_tasks.to_string()),
-            ("Other devices", grouped(total(&self.totals.devices))),
+            ("Other tasks", merged.totals.other_tasks.to_string()),
+            ("Other devices", grouped(total(&merged.totals.devices))),
             ("Lost at most", format!("{}.{:03} s", delay_ms / 1000, delay_ms % 1000)),
         ];
-        let mut parts = vec![properties(lines, style), table(&COLUMNS, &self.parts, style)];
+        let mut parts = vec![properties(lines, style), table(&COLUMNS, &merged.parts, style)];
         if style.wide {
-            parts.push(table(&DAYS, &self.days, style));
+            parts.push(table(&DAYS, &merged.days, style));
         }
         let notes = missing::notes(self);
         let reasons = notes.iter().map(|note| (note.place.as_str(), &note.reason));
@@ -269,7 +225,7 @@ impl Render for Ledger {
     }
 
     fn names(&self) -> Vec<String> {
-        self.parts.iter().map(|part| part.pod.clone()).collect()
+        self.merged.parts.iter().map(|part| part.account.name.clone()).collect()
     }
 
     fn failure(&self) -> Option<String> {

@@ -1,7 +1,7 @@
 //! Copied rings: where they are, and what is read of them. All I/O of `ledger` is here.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use serde::{Serialize, Serializer};
@@ -15,16 +15,9 @@ const SEGMENT: &str = "ledger";
 /// The largest `ledger-size` that steliad.toml may have.
 const MAX_RING_BYTES: u64 = 16 << 30;
 
-/// The copied ring of a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RingCopy {
-    pub node: String,
-    pub directory: PathBuf,
-}
-
-/// What was read of a ring.
+/// The copied ring of a node, and what was read of it.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct ReadRing {
+pub struct RingCopy {
     pub node: String,
     #[serde(serialize_with = "as_text")]
     pub directory: PathBuf,
@@ -56,7 +49,7 @@ fn first_and_last<S: Serializer>(verdict: &Verdict, to: S) -> Result<S::Ok, S::E
     to.collect_map(members)
 }
 
-/// The rings that an argument names: `NODE=DIR`; or `DIR`, the copied folder of a node, or a folder with one such folder for each node.
+/// The rings that an argument names, of which nothing is read yet: `NODE=DIR`; or `DIR`, the copied folder of a node, or a folder with one such folder for each node.
 ///
 /// # Errors
 /// There is none.
@@ -71,7 +64,7 @@ pub fn of_argument(argument: &str) -> Result<Vec<RingCopy>, String> {
         return Ok(vec![ring(node_of(directory), directory)]);
     }
     let mut rings = Vec::new();
-    for folder in folders(directory)? {
+    for folder in entries(directory)? {
         // A copy of a node's /var/lib/stelia has the ring one level deeper.
         for copy in [folder.clone(), folder.join(SEGMENT)] {
             if copy.is_dir() && has_segments(&copy)? {
@@ -93,6 +86,7 @@ fn ring(node: String, directory: &Path) -> RingCopy {
     RingCopy {
         node,
         directory: directory.to_owned(),
+        ..RingCopy::default()
     }
 }
 
@@ -127,72 +121,48 @@ fn has_segments(directory: &Path) -> Result<bool, String> {
 /// Why the ring must not be read, if it is larger than any that a node has. Answers whether its last line is incomplete. That it is a folder
 /// with regular files, and no symbolic link, is checked by who opens them.
 fn check_files(directory: &Path) -> Result<bool, String> {
-    let mut sizes = Vec::new();
-    for path in segments(directory)? {
-        let metadata = fs::symlink_metadata(&path).map_err(|cause| format!("look at {}: {cause}", path.display()))?;
+    let segments = segments(directory)?;
+    let mut all: u64 = 0;
+    for path in &segments {
+        let metadata = fs::symlink_metadata(path).map_err(|cause| format!("look at {}: {cause}", path.display()))?;
         if !metadata.is_file() {
             return Err(format!("open {}: it is no regular file", path.display()));
         }
-        sizes.push((metadata.len(), path));
-    }
-    let all = sizes.iter().fold(0, |sum: u64, (bytes, _)| sum.saturating_add(*bytes));
-    if let Some((bytes, path)) = sizes.iter().max().filter(|_| all > MAX_RING_BYTES) {
-        return Err(format!(
-            "read {}: it has {bytes} bytes, all segments together {all}: a ring has at most {MAX_RING_BYTES}",
-            path.display()
-        ));
-    }
-    for (_, path) in &sizes {
-        if has_long_line(path).map_err(|cause| format!("read {}: {cause}", path.display()))? {
+        all = all.saturating_add(metadata.len());
+        if all > MAX_RING_BYTES {
             return Err(format!(
-                "read {}: it has a line of more than {MAX_LINE_BYTES} bytes, which no ring has",
+                "read {}: with the segments before it has {all} bytes: a ring has at most {MAX_RING_BYTES}",
                 path.display()
             ));
         }
     }
-    match sizes.last() {
-        Some((1.., path)) => is_cut_off(path).map_err(|cause| format!("read {}: {cause}", path.display())),
-        _ => Ok(false),
+    let mut is_cut_off = false;
+    for path in &segments {
+        is_cut_off = ends_within_line(path).map_err(|cause| format!("read {}: {cause}", path.display()))?;
     }
+    Ok(is_cut_off)
 }
 
-/// Whether a line of a file is longer than any of a ring. It is not read further then: the file may be sparse and huge.
-fn has_long_line(path: &Path) -> io::Result<bool> {
+/// Whether the last line of a file is incomplete. A file with a line that is longer than any of a ring is not read further: it may be sparse and huge.
+fn ends_within_line(path: &Path) -> io::Result<bool> {
     let mut reader = BufReader::with_capacity(1 << 20, File::open(path)?);
-    let is_newline = |byte: &u8| *byte == b'\n';
-    // The part of the current line that was read.
-    let mut length = 0;
+    let mut line = Vec::new();
     loop {
-        let bytes = reader.fill_buf()?;
-        let read = bytes.len();
-        let first = bytes.iter().position(is_newline);
-        if length + first.unwrap_or(read) >= MAX_LINE_BYTES {
-            return Ok(true);
+        line.clear();
+        match reader
+            .by_ref()
+            .take(MAX_LINE_BYTES as u64)
+            .read_until(b'\n', &mut line)?
+        {
+            0 => return Ok(false),
+            _ if line.ends_with(b"\n") => {}
+            MAX_LINE_BYTES => {
+                let long = format!("it has a line of more than {MAX_LINE_BYTES} bytes, which no ring has");
+                return Err(io::Error::other(long));
+            }
+            _ => return Ok(true),
         }
-        if read == 0 {
-            return Ok(false);
-        }
-        length = match bytes.iter().rposition(is_newline) {
-            Some(last) => read - last - 1,
-            None => length + read,
-        };
-        reader.consume(read);
     }
-}
-
-/// Whether a file that is not empty ends within a line.
-fn is_cut_off(path: &Path) -> io::Result<bool> {
-    let mut file = File::open(path)?;
-    file.seek(SeekFrom::End(-1))?;
-    let mut last = [0];
-    file.read_exact(&mut last)?;
-    Ok(last != *b"\n")
-}
-
-fn folders(directory: &Path) -> Result<Vec<PathBuf>, String> {
-    let mut folders = entries(directory)?;
-    folders.retain(|path| path.is_dir());
-    Ok(folders)
 }
 
 /// A public key, and the node whose it is; without a node it may be any node's.
@@ -205,18 +175,13 @@ pub struct NodeKey {
 impl RingCopy {
     /// Checks the copy, and makes the accounts of a period. With keys, a day's head that none of the node's signed is a fault: a ring that is
     /// passed off as another node's, too, if the keys have nodes.
-    pub fn read(&self, period: (u64, u64), keys: &[NodeKey]) -> ReadRing {
-        let mut ring = ReadRing {
-            node: self.node.clone(),
-            directory: self.directory.clone(),
-            ..ReadRing::default()
-        };
-        let made = self.check(&mut ring, keys).and_then(|()| self.accounts(period));
-        match made {
-            Ok(accounts) => ring.accounts = accounts,
-            Err(problem) => ring.problem = Some(problem),
+    #[must_use]
+    pub fn read(mut self, period: (u64, u64), keys: &[NodeKey]) -> Self {
+        match self.check(keys).and_then(|()| self.accounts(period)) {
+            Ok(accounts) => self.accounts = accounts,
+            Err(problem) => self.problem = Some(problem),
         }
-        ring
+        self
     }
 
     fn accounts(&self, (since_us, until_us): (u64, u64)) -> Result<Vec<Account>, String> {
@@ -228,27 +193,25 @@ impl RingCopy {
     }
 
     /// Checks every line of the copy. No account is made yet.
-    fn check(&self, ring: &mut ReadRing, keys: &[NodeKey]) -> Result<(), String> {
+    fn check(&mut self, keys: &[NodeKey]) -> Result<(), String> {
         let is_cut_off = check_files(&self.directory)?;
         let may_sign = |key: &&NodeKey| key.node.as_ref().is_none_or(|node| *node == self.node);
         let own: Vec<String> = keys.iter().filter(may_sign).map(|key| key.key.clone()).collect();
         if own.is_empty() && !keys.is_empty() {
             return Err(format!("no --key is for node {}", self.node));
         }
-        ring.verdict = verify(Ring::Directory(&self.directory), &own, None).map_err(|cause| cause.to_string())?;
-        if ring.verdict.segments == 0 {
+        self.verdict = verify(Ring::Directory(&self.directory), &own, None).map_err(|cause| cause.to_string())?;
+        if self.verdict.segments == 0 {
             let path = self.directory.display();
             return Err(format!("read {path}: there is no ledger here: no file NUMBER.ledger"));
         }
+        let faults = &self.verdict.faults;
         // An incomplete last line is a fault; if it is the only one, the lines before it are good.
-        ring.is_cut_off = is_cut_off && ring.verdict.faults.len() == 1 && ring.verdict.entries > 0;
-        if let Some(fault) = ring.verdict.faults.first().filter(|_| !ring.is_cut_off) {
-            let more = match ring.verdict.faults.len() {
-                0 | 1 => String::new(),
-                count => format!(" (and {} more)", count - 1),
-            };
-            return Err(format!("{fault}{more}"));
+        self.is_cut_off = is_cut_off && faults.len() == 1 && self.verdict.entries > 0;
+        match faults.as_slice() {
+            [fault] if !self.is_cut_off => Err(fault.to_string()),
+            [fault, others @ ..] if !others.is_empty() => Err(format!("{fault} (and {} more)", others.len())),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }

@@ -3,6 +3,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use serde_json::json;
+use stelia_ledger::account::Range;
 use stelia_ledger::day::Month;
 use stelia_ledger::entry::Entry;
 use stelia_ledger::ring::{Limits, Ring as Writer};
@@ -42,7 +43,7 @@ fn pattern(text: &str) -> Vec<Pattern> {
 }
 
 /// The account of the VMs that a pattern fits, if a ring has one.
-fn account(rings: &[ReadRing], text: &str, period: (u64, u64), now_us: u64) -> Option<Ledger> {
+fn account(rings: &[RingCopy], text: &str, period: (u64, u64), now_us: u64) -> Option<Ledger> {
     has_vm(rings, &pattern(text)).then(|| Ledger::of(rings.to_vec(), &pattern(text), period, now_us))
 }
 
@@ -55,14 +56,14 @@ fn has(ledger: &Ledger, begin: &str) -> bool {
     ledger.missing.iter().any(|one| one.starts_with(begin))
 }
 
-fn read(argument: &Path) -> Vec<ReadRing> {
+fn read(argument: &Path) -> Vec<RingCopy> {
     read_all(&[argument])
 }
 
-fn read_all(arguments: &[&Path]) -> Vec<ReadRing> {
+fn read_all(arguments: &[&Path]) -> Vec<RingCopy> {
     let of = |argument: &&Path| of_argument(argument.to_str().unwrap()).unwrap();
-    let copies: Vec<RingCopy> = arguments.iter().flat_map(of).collect();
-    copies.iter().map(|copy| copy.read(october(), &[])).collect()
+    let copies = arguments.iter().flat_map(of);
+    copies.map(|copy| copy.read(october(), &[])).collect()
 }
 
 /// The copied rings of two nodes, on which a VM was one after the other, and another VM.
@@ -83,9 +84,9 @@ fn the_pods_of_a_vm_on_two_nodes_are_one_account() {
     assert_eq!(nodes, ["n1", "n2", "n3"]);
     let period = october();
     let ledger = account(&rings, "team-a/vm-005-*", period, OCTOBER + 3 * DAY_US).unwrap();
-    assert_eq!((ledger.covered_us, ledger.parts.len()), (2 * MINUTE, 2));
-    assert_eq!(ledger.totals.other_tasks, Range { least: 6, most: 6 });
-    assert_eq!(ledger.days_without, ["2026-10-02"]);
+    assert_eq!((ledger.merged.covered_us, ledger.merged.parts.len()), (2 * MINUTE, 2));
+    assert_eq!(ledger.merged.totals.other_tasks, Range { least: 6, most: 6 });
+    assert_eq!(ledger.merged.days_without, ["2026-10-02"]);
     assert_eq!(ledger.failure(), None);
     let text = ledger.text(TextStyle::from(true));
     assert!(text.contains("2 on 2 nodes"), "{text}");
@@ -108,7 +109,7 @@ fn a_ring_that_was_changed_is_named_and_not_counted() {
     let rings = read(copies.path());
     let period = october();
     let ledger = account(&rings, "vm-005-*", period, OCTOBER + 3 * DAY_US).unwrap();
-    assert_eq!(ledger.parts.len(), 1);
+    assert_eq!(ledger.merged.parts.len(), 1);
     let n2 = format!("n2 ({}): its ring is not counted: ", folder.display());
     assert!(has(&ledger, &n2), "{:?}", ledger.missing);
     assert_eq!(ledger.failure().unwrap(), "1 of 3 rings cannot be counted");
@@ -167,7 +168,7 @@ fn a_copy_that_ends_within_a_line_is_counted_up_to_there() {
     };
     // One more line, of which a part was copied.
     let ledger = of(&format!("{whole}{}", &whole[..40])).unwrap();
-    assert_eq!((ledger.covered_us, ledger.failure()), (MINUTE, None));
+    assert_eq!((ledger.merged.covered_us, ledger.failure()), (MINUTE, None));
     assert!(ledger.rings[0].is_cut_off && ledger.missing[0].contains("the last line of its ring is incomplete"));
     // Another fault beside it is one.
     let changed = format!("{}{}", whole.replace("113", "110"), &whole[..40]);
@@ -217,8 +218,8 @@ fn copies_of_one_nodes_ring_are_added_where_their_times_differ() {
     };
     for names in [["a", "b"], ["b", "a"]] {
         let ledger = of(&names);
-        assert_eq!((ledger.covered_us, ledger.parts.len()), (2 * MINUTE, 2));
-        assert!(ledger.repeated.is_empty());
+        assert_eq!((ledger.merged.covered_us, ledger.merged.parts.len()), (2 * MINUTE, 2));
+        assert!(ledger.merged.repeated.is_empty());
         assert!(ledger.text(TextStyle::from(true)).contains("1 on 1 node\n"));
         let n1 = path("b/n1").display().to_string();
         let between = format!("n1 ({n1}): entries are in no copy of its ring: 23.9 hours");
@@ -226,12 +227,12 @@ fn copies_of_one_nodes_ring_are_added_where_their_times_differ() {
     }
     // The third has the entries of the second, which is counted once.
     let ledger = of(&["a", "b", "c"]);
-    assert_eq!((ledger.covered_us, ledger.rings.len()), (2 * MINUTE, 3));
-    assert_eq!((ledger.repeated.len(), ledger.missing.len()), (1, 1));
+    assert_eq!((ledger.merged.covered_us, ledger.rings.len()), (2 * MINUTE, 3));
+    assert_eq!((ledger.merged.repeated.len(), ledger.missing.len()), (1, 1));
     // The fourth has other entries at the same times.
     ring(&path("d/n1"), "team-a/web", "aaa", OCTOBER + DAY_US + 1);
     let ledger = of(&["b", "d"]);
-    assert_eq!((ledger.covered_us, ledger.repeated.len()), (MINUTE, 1));
+    assert_eq!((ledger.merged.covered_us, ledger.merged.repeated.len()), (MINUTE, 1));
     let n1 = path("d/n1").display().to_string();
     let same = format!("n1 ({n1}): its pod is in another ring at the same times");
     assert!(has(&ledger, &same), "{:?}", ledger.missing);
@@ -251,7 +252,7 @@ fn a_pod_that_two_rings_have_with_the_same_times_is_counted_once_and_nothing_is_
     }
     let period = (OCTOBER, OCTOBER + MINUTE);
     let ledger = account(&read(all.path()), "team-a/web", period, OCTOBER + DAY_US).unwrap();
-    assert_eq!((ledger.missing.len(), ledger.repeated.len()), (0, 1));
+    assert_eq!((ledger.missing.len(), ledger.merged.repeated.len()), (0, 1));
     let text = ledger.text(TextStyle::from(true));
     assert!(text.contains("counted there") && !text.contains("missing"), "{text}");
 }
@@ -306,7 +307,7 @@ fn a_key_of_a_node_vouches_for_no_other_nodes_ring() {
         key: format!("{}=", "A".repeat(43)),
     };
     let problems = |keys: &[NodeKey]| {
-        let read = copies.iter().map(|copy| copy.read((0, u64::MAX), keys));
+        let read = copies.iter().map(|copy| copy.clone().read((0, u64::MAX), keys));
         read.map(|ring| ring.problem.unwrap_or_default()).collect::<Vec<_>>()
     };
     assert!(problems(&[]).iter().all(String::is_empty));
@@ -335,11 +336,11 @@ fn a_terminal_has_the_rings_by_reason_and_whole_days() {
 
 #[test]
 fn that_no_ring_has_a_vm_is_told_with_the_period_and_the_rings_that_are_not_counted() {
-    let ring = |node: &str, problem: Option<&str>| ReadRing {
+    let ring = |node: &str, problem: Option<&str>| RingCopy {
         node: node.to_owned(),
         directory: format!("rings/{node}").into(),
         problem: problem.map(str::to_owned),
-        ..ReadRing::default()
+        ..RingCopy::default()
     };
     let wrong = |cause: &str| ring("n1", Some(cause));
     let month = " from 2026-10-01 00:00 to 2026-11-01 00:00 (UTC)";

@@ -10,7 +10,6 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use stelia_cpus::quantity::Quantity;
 use stelia_cpus::text::excerpt;
-use stelia_koordinator::report::meta::ObjectMeta;
 use stelia_kubelet::QosClass;
 use stelia_placement_rules::request::VM_RESOURCE;
 
@@ -28,7 +27,7 @@ fn or_nothing<'de, T: Default + DeserializeOwned, D: Deserializer<'de>>(from: D)
     Ok(serde_json::from_value(Value::deserialize(from)?).unwrap_or_default())
 }
 
-fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))
 }
 
@@ -158,18 +157,6 @@ pub struct PodObject {
     pub isolation: Option<Box<Condition>>,
 }
 
-/// A pod that is asked about: what decides where it may run, too.
-#[derive(Debug, Clone)]
-pub struct AskedPod {
-    pub metadata: ObjectMeta,
-    pub spec: PodSpec,
-    /// Its containers, as kubelet's planner takes them.
-    pub pod: Pod,
-    /// What the scheduler counts for it.
-    pub requests: Amounts,
-    pub status: Status,
-}
-
 /// What the API server says of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
@@ -231,16 +218,17 @@ impl PodObject {
     pub(super) fn read(text: &str) -> Result<(PodKey, Self, Option<String>), String> {
         let RawPod { metadata, spec, status } = parse(text)?;
         let status = status.unwrap_or_default();
-        let (node, overhead) = (spec.node_name.clone(), spec.overhead.clone());
-        let (pod, problem) = match spec.containers() {
-            Ok(pod) => (pod, None),
-            Err(problem) => (Pod::default(), Some(problem)),
+        let node = spec.node_name.clone();
+        let (asked, problem) = match spec.asked() {
+            Ok(asked) => (asked, None),
+            Err(problem) => (<(Pod, Amounts)>::default(), Some(problem)),
         };
+        let (pod, requests) = asked;
         let kept = Self {
             uid: metadata.uid,
             node: node.filter(|node| !node.is_empty()),
             has_ended: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
-            requests: with_overhead(pod.requests(), &overhead),
+            requests,
             own_cpus: own_cpus(&pod),
             has_vm_resource: text.contains(VM_RESOURCE),
             isolation: status.condition(ISOLATED).cloned().map(Box::new),
@@ -250,39 +238,24 @@ impl PodObject {
     }
 }
 
-impl AskedPod {
-    /// # Errors
-    /// It is no pod, or its requests or where it may run cannot be read.
-    pub(crate) fn read(text: &str) -> Result<Self, String> {
-        #[derive(Deserialize)]
-        struct Asked {
-            metadata: ObjectMeta,
-            #[serde(default)]
-            spec: PodSpec,
-        }
-        let Asked { metadata, spec } = parse(text)?;
-        let RawPod {
-            spec: resources,
-            status,
-            ..
-        } = parse(text)?;
-        let mut status = status.unwrap_or_default();
-        let unscheduled = status.condition("PodScheduled").filter(|one| one.status == "False");
-        let unscheduled = unscheduled.and_then(|condition| condition.message.clone());
-        status.message = status.message.or(unscheduled);
-        let overhead = resources.overhead.clone();
-        let pod = resources.containers()?;
-        Ok(Self {
-            metadata,
-            spec,
-            requests: with_overhead(pod.requests(), &overhead),
-            pod,
-            status,
-        })
-    }
+/// What a pod asks of kubelet, and what the scheduler counts for it.
+///
+/// # Errors
+/// It is no pod, or its requests cannot be read.
+pub(crate) fn asked(text: &str) -> Result<(Pod, Amounts), String> {
+    parse::<RawPod>(text)?.spec.asked()
 }
 
 impl Status {
+    /// The same with the scheduler's message, where kubelet has none.
+    #[must_use]
+    pub(crate) fn with_schedulers_message(mut self) -> Self {
+        let unscheduled = self.condition("PodScheduled").filter(|one| one.status == "False");
+        let unscheduled = unscheduled.and_then(|condition| condition.message.clone());
+        self.message = self.message.or(unscheduled);
+        self
+    }
+
     fn condition(&self, kind: &str) -> Option<&Condition> {
         self.conditions.iter().find(|condition| condition.kind == kind)
     }
@@ -300,8 +273,8 @@ fn with_overhead(mut requests: Amounts, overhead: &Value) -> Amounts {
 }
 
 impl Resources {
-    /// The containers as kubelet's planner takes them.
-    fn containers(self) -> Result<Pod, String> {
+    /// The containers as kubelet's planner takes them, and what the scheduler counts.
+    fn asked(self) -> Result<(Pod, Amounts), String> {
         let mut fields = json!({ "containers": reduced(self.containers) });
         if let Some(containers) = self.init_containers {
             fields["initContainers"] = reduced(containers);
@@ -309,7 +282,9 @@ impl Resources {
         if let Some(resources) = self.resources {
             fields["resources"] = resources;
         }
-        manifest::pod(&json!({ "metadata": {}, "spec": fields })).map_err(|cause| cause.to_string())
+        let pod = manifest::pod(&json!({ "metadata": {}, "spec": fields })).map_err(|cause| cause.to_string())?;
+        let requests = with_overhead(pod.requests(), &self.overhead);
+        Ok((pod, requests))
     }
 }
 

@@ -16,8 +16,8 @@ use stelia_cpus::text::excerpt;
 use stelia_koordinator::report::stored::Stored;
 use stelia_kubelet::config::yaml_options;
 
-pub(crate) use kinds::own_cpus;
-pub use kinds::{AskedPod, Condition, NodeObject, PodObject, PodSpec, Status, Taint};
+pub use kinds::{Condition, NodeObject, PodObject, PodSpec, Status, Taint};
+pub(crate) use kinds::{asked, own_cpus, parse};
 pub use problem::{Problem, Problems, Unreadable};
 
 /// Lists in lists are read to this depth; `kubectl` prints one list.
@@ -44,7 +44,7 @@ pub struct Objects {
     pub pods: BTreeMap<PodKey, PodObject>,
     /// The name of the pod that is asked about.
     asked_name: Option<String>,
-    /// The pods of that name, whole, as `AskedPod::read` takes them.
+    /// The pods of that name, whole, as `PodRequest::of_cluster` takes them.
     pub asked: BTreeMap<PodKey, String>,
     pub problems: Problems,
     pub unreadable: Unreadable,

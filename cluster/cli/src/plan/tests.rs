@@ -26,7 +26,8 @@ fn filled(items: &[Value], words: &str, until_full: bool) -> (Option<u64>, bool,
         panic!("{plan:?}")
     };
     assert_eq!(plan.fits, node.fits.unwrap_or(0));
-    (node.fits, node.or_more, node.stopped_by.clone().unwrap_or_default())
+    let stop = node.stop.clone().map(|stop| stop.what);
+    (node.fits, node.or_more, stop.unwrap_or_default())
 }
 
 #[test]

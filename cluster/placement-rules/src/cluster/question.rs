@@ -7,9 +7,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::states::{Cell, StateId, StoredState};
+use super::states::State;
 use super::verdict::NodeVerdict;
-use super::{Cluster, NodeRecord, Slot};
+use super::{Cluster, Node};
 use crate::evaluate::refusal_names::{NO_ANSWER, NO_OBJECT};
 use crate::evaluate::{Placement, Refusal};
 use crate::request::SharedRequest;
@@ -18,52 +18,34 @@ use crate::request::SharedRequest;
 #[derive(Debug)]
 pub struct Question {
     request: SharedRequest,
-    /// In the order of the names.
-    nodes: Vec<NodeAnswer>,
-    unanswered: Vec<UnansweredState>,
+    /// In the order of the names; of a node whose state has no answer the place of the state in `asked`.
+    nodes: Vec<Result<NodeVerdict, usize>>,
+    /// The states that had no answer, each once, with what was evaluated.
+    asked: Vec<(Arc<State>, Option<NodeVerdict>)>,
 }
-
-#[derive(Debug)]
-enum NodeAnswer {
-    Answered(NodeVerdict),
-    /// A place in `unanswered`.
-    Pending(usize),
-}
-
-/// A state without an answer.
-#[derive(Debug)]
-struct UnansweredState {
-    at: StateId,
-    state: Arc<StoredState>,
-    answer: Option<Result<u16, Refusal>>,
-}
-
-const NO_OBJECT_VERDICT: NodeAnswer = NodeAnswer::Answered(NodeVerdict::Refused(NO_OBJECT));
 
 impl Question {
     /// How many evaluations are left to [`Self::evaluate`].
     pub fn unanswered(&self) -> usize {
-        let pending = self.unanswered.iter().filter(|one| one.answer.is_none());
+        let pending = self.asked.iter().filter(|(_, answer)| answer.is_none());
         pending.count()
     }
 
     /// Evaluates the states without an answer.
     pub fn evaluate(&mut self) {
-        for unanswered in self.unanswered.iter_mut().filter(|one| one.answer.is_none()) {
-            let placement = unanswered.state.evaluate(&self.request);
-            unanswered.answer = Some(placement.map(|placement| placement.score.total));
+        for (state, answer) in self.asked.iter_mut().filter(|(_, answer)| answer.is_none()) {
+            *answer = Some(NodeVerdict::of(&state.evaluate(&self.request)));
         }
     }
 
     /// The answers, in the order of the names; a node that was not evaluated is refused.
     pub fn verdicts(&self) -> impl Iterator<Item = NodeVerdict> {
-        self.nodes.iter().map(|node_answer| match node_answer {
-            NodeAnswer::Answered(verdict) => *verdict,
-            NodeAnswer::Pending(place) => match self.unanswered.get(*place).and_then(|one| one.answer.as_ref()) {
-                Some(Ok(total)) => NodeVerdict::Fits(*total),
-                Some(Err(refusal)) => NodeVerdict::Refused(refusal.name),
-                None => NodeVerdict::Refused(NO_ANSWER),
-            },
+        self.nodes.iter().map(|answer| match answer {
+            Ok(verdict) => *verdict,
+            Err(place) => {
+                let answer = self.asked.get(*place).and_then(|(_, answer)| *answer);
+                answer.unwrap_or(NodeVerdict::Refused(NO_ANSWER))
+            }
         })
     }
 }
@@ -71,7 +53,7 @@ impl Question {
 /// A node's state and a request, to be evaluated apart from the cluster.
 #[derive(Debug)]
 pub struct Evaluation {
-    pub(super) state: Arc<StoredState>,
+    pub(super) state: Arc<State>,
     pub(super) request: SharedRequest,
 }
 
@@ -96,79 +78,31 @@ impl Cluster {
     /// A question to these nodes, with the answers that are stored.
     pub fn question<'n>(&mut self, request: &SharedRequest, names: impl IntoIterator<Item = &'n str>) -> Question {
         let place = self.requests.place(request);
-        let (mut unanswered, mut places) = (Vec::new(), HashMap::new());
-        let names = names.into_iter();
-        let nodes = names.map(|name| match self.names.get(name) {
-            None => NO_OBJECT_VERDICT,
-            Some(at) => self.node_answer(*at, place, &mut unanswered, &mut places),
-        });
-        Question {
-            nodes: nodes.collect(),
-            request: request.clone(),
-            unanswered,
-        }
-    }
-
-    fn node_answer(
-        &self,
-        at: usize,
-        place: Option<usize>,
-        unanswered: &mut Vec<UnansweredState>,
-        places: &mut HashMap<StateId, usize>,
-    ) -> NodeAnswer {
-        let state = match self.nodes.get(at) {
-            Some(Slot {
-                known: Ok(NodeRecord { state, .. }),
-                ..
-            }) => *state,
-            Some(Slot { known: Err(cause), .. }) => {
-                return NodeAnswer::Answered(NodeVerdict::Refused(cause.name()));
-            }
-            None => return NO_OBJECT_VERDICT,
+        let (mut asked, mut places) = (Vec::new(), HashMap::new());
+        let answer = |name: &str| match self.nodes.get(name).and_then(Node::state) {
+            None => Ok(NodeVerdict::Refused(NO_OBJECT)),
+            Some(Err(cause)) => Ok(NodeVerdict::Refused(cause.name())),
+            Some(Ok(state)) => place.and_then(|place| state.answer(place)).ok_or_else(|| {
+                *places.entry(Arc::as_ptr(state)).or_insert_with(|| {
+                    asked.push((Arc::clone(state), None));
+                    asked.len() - 1
+                })
+            }),
         };
-        match place.and_then(|place| self.states.cell(state, place).answer()) {
-            Some(Ok(total)) => NodeAnswer::Answered(NodeVerdict::Fits(total)),
-            Some(Err(reason)) => {
-                let reason = self.reasons.get(usize::from(reason)).copied();
-                NodeAnswer::Answered(NodeVerdict::Refused(reason.unwrap_or(NO_ANSWER)))
-            }
-            None => match self.states.get(Some(state)) {
-                None => NO_OBJECT_VERDICT,
-                Some(of) => NodeAnswer::Pending(*places.entry(state).or_insert_with(|| {
-                    unanswered.push(UnansweredState {
-                        at: state,
-                        state: Arc::clone(of),
-                        answer: None,
-                    });
-                    unanswered.len() - 1
-                })),
-            },
+        Question {
+            nodes: names.into_iter().map(answer).collect(),
+            request: request.clone(),
+            asked,
         }
     }
 
-    /// Stores the answers for the states that nodes are still in.
+    /// Stores the answers, unless the request gave way to others meanwhile.
     pub fn keep_answers(&mut self, question: &Question) {
         let Some(place) = self.requests.place(&question.request) else {
             return;
         };
-        for unanswered in &question.unanswered {
-            let cell = match &unanswered.answer {
-                Some(Ok(total)) => Cell::fits(*total),
-                Some(Err(refusal)) => Cell::refused(self.reason_number(refusal.name)),
-                None => continue,
-            };
-            if self.states.has(unanswered.at, &unanswered.state) {
-                self.states.set(unanswered.at, place, cell);
-            }
+        for (state, answer) in question.asked.iter().filter(|(_, answer)| answer.is_some()) {
+            state.set_answer(place, *answer);
         }
-    }
-
-    fn reason_number(&mut self, name: &'static str) -> u16 {
-        let found = self.reasons.iter().position(|known| *known == name);
-        let at = found.unwrap_or_else(|| {
-            self.reasons.push(name);
-            self.reasons.len() - 1
-        });
-        u16::try_from(at).unwrap_or(u16::MAX)
     }
 }

@@ -89,7 +89,7 @@ fn a_reservation_counts_until_the_object_has_the_pod() {
     assert_eq!(put(&mut cluster, "n", &arrived), [pod]);
     assert_eq!(cluster.on_their_way("n"), []);
     assert!(cluster.shows_pod("n", pod));
-    assert!(cluster.tenants("n").contains(&Tenant { uid: pod, cpus }));
+    assert!(cluster.pods("n").contains(&(pod, cpus)));
     // The pod ends, and there is room again.
     put(&mut cluster, "n", &node([60, 60]));
     assert!(cluster.reserve("n", other, &request).is_ok());

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use stelia_kubelet::Uid;
 
-use super::Cluster;
 use super::question::Evaluation;
-use super::states::StoredState;
+use super::states::State;
+use super::{Cluster, Node};
 use crate::evaluate::refusal_names::NO_OBJECT;
 use crate::evaluate::{Placement, Refusal};
 use crate::node::NodeError;
@@ -22,6 +22,16 @@ pub enum NodeVerdict {
     Refused(&'static str),
 }
 
+impl NodeVerdict {
+    /// An answer without its reasons.
+    pub fn of(answer: &Result<Placement, Refusal>) -> Self {
+        match answer {
+            Ok(placement) => Self::Fits(placement.score.total),
+            Err(refusal) => Self::Refused(refusal.name),
+        }
+    }
+}
+
 pub(super) fn no_object() -> Refusal {
     let text = "the node has no NodeResourceTopology of profile stelia";
     Refusal::new(NO_OBJECT, text)
@@ -32,30 +42,6 @@ fn unusable(cause: &NodeError) -> Refusal {
 }
 
 impl Cluster {
-    /// What each of these nodes would do, in their order. States with a stored answer are not evaluated again.
-    pub fn verdicts<'n>(
-        &mut self,
-        request: &SharedRequest,
-        names: impl IntoIterator<Item = &'n str, IntoIter: Clone>,
-        mut report: impl FnMut(&'n str, NodeVerdict),
-    ) {
-        let names = names.into_iter();
-        let mut question = self.question(request, names.clone());
-        question.evaluate();
-        self.keep_answers(&question);
-        for (name, verdict) in names.zip(question.verdicts()) {
-            report(name, verdict);
-        }
-    }
-
-    /// What a node would do, in full, evaluated anew.
-    ///
-    /// # Errors
-    /// Why it would refuse.
-    pub fn explain(&self, name: &str, request: &SharedRequest) -> Result<Placement, Refusal> {
-        self.evaluation(name, request)?.evaluate()
-    }
-
     /// A node as it is now, to be evaluated apart from the cluster.
     ///
     /// # Errors
@@ -80,25 +66,24 @@ impl Cluster {
     ) -> Result<Evaluation, Refusal> {
         let state = self.usable_state(name)?;
         let (shape, mut published) = (&state.shape, state.published.clone());
-        for tenant in self.tenants(name) {
-            if let Some(asked) = gone.get(&tenant.uid) {
+        for (uid, cpus) in self.pods(name) {
+            if let Some(asked) = gone.get(uid) {
                 let pod = asked.as_ref().map(|asked| &asked.pod);
-                published = published.freed(shape, &tenant.cpus, pod);
+                published = published.freed(shape, cpus, pod);
             }
         }
         let coming = self.on_their_way(name).iter();
         let stay = coming.filter(|(uid, _)| !gone.contains_key(uid));
         let arrivals = stay.map(|(_, arrival)| arrival.clone()).collect();
         Ok(Evaluation {
-            state: StoredState::new(Arc::clone(shape), published, arrivals),
+            state: Arc::new(State::new(Arc::clone(shape), published, arrivals)),
             request: request.clone(),
         })
     }
 
     /// The state of a node whose object can be used.
-    pub(super) fn usable_state(&self, name: &str) -> Result<&Arc<StoredState>, Refusal> {
-        let slot = self.names.get(name).and_then(|at| self.nodes.get(*at));
-        let known = slot.ok_or_else(no_object)?.known.as_ref().map_err(unusable)?;
-        self.states.get(Some(known.state)).ok_or_else(no_object)
+    pub(super) fn usable_state(&self, name: &str) -> Result<&Arc<State>, Refusal> {
+        let state = self.nodes.get(name).and_then(Node::state);
+        state.ok_or_else(no_object)?.map_err(unusable)
     }
 }

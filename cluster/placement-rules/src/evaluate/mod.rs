@@ -53,8 +53,8 @@ pub struct Placement {
 
 /// A pod that was placed on a node, and of which the node's object does not know yet.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Arrival {
-    pub request: SharedRequest,
+pub struct Arrival<Q = SharedRequest> {
+    pub request: Q,
     /// The CPUs that the annotation assigns to it; `None` if the node chooses.
     pub cpus: Option<CpuSet>,
     /// It should have arrived by now, and its author can put that off for ever: it counts as the first one, and no other order is tried.

@@ -9,8 +9,7 @@ mod shape;
 mod tests;
 mod zones;
 
-use std::collections::BTreeMap;
-
+use stelia_cpus::CpuSet;
 use stelia_cpus::text::excerpt;
 use stelia_koordinator::report::NodeResourceTopology;
 use stelia_koordinator::report::compact::{self, Compact};
@@ -31,10 +30,8 @@ const READY: &str = "ready";
 pub struct ParsedNode {
     pub shape: ShapeKey,
     pub available: FreeResources,
-    /// The pods that have CPUs of their own, ascending.
-    pub pods: Vec<Uid>,
-    /// For each CPU that is not free, ascending, the place of its pod in `pods`; `None` of a pod that is not known.
-    pub owners: Vec<Option<u16>>,
+    /// The pods that have CPUs of their own, with these, ascending.
+    pub pods: Vec<(Uid, CpuSet)>,
 }
 
 /// Parses an object as the API server gives it, JSON.
@@ -61,22 +58,15 @@ pub fn parse_object(object: &NodeResourceTopology) -> Result<ParsedNode, NodeErr
     let value = attribute(object, compact::ATTRIBUTE)?.ok_or(NodeError::NoAttribute(compact::ATTRIBUTE))?;
     let compact = Compact::parse(value)?;
     let zones = zones::parse(object, &compact)?;
-    let mut pods: Vec<Uid> = compact.pods.keys().map(Uid::of).collect();
-    pods.sort_unstable();
-    let place = |owner: &PodUid| u16::try_from(pods.binary_search(&Uid::of(owner)).ok()?).ok();
-    let mut places = BTreeMap::new();
-    for (owner, cpus) in &compact.pods {
-        let place = place(owner);
-        places.extend(cpus.iter().map(|cpu| (cpu, place)));
-    }
     let taken = compact.taken();
-    let owners = taken.iter().map(|cpu| places.get(&cpu).copied().flatten()).collect();
+    let own = |(pod, cpus): (&PodUid, &CpuSet)| (Uid::of(pod), cpus.intersection(&taken));
+    let mut pods: Vec<(Uid, CpuSet)> = compact.pods.iter().map(own).collect();
+    pods.sort_unstable_by_key(|(uid, _)| *uid);
     let available = FreeResources::of(&compact, &zones);
     Ok(ParsedNode {
         shape: shape::parse_key(object, compact, zones)?,
         available,
         pods,
-        owners,
     })
 }
 

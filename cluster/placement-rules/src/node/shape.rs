@@ -23,12 +23,8 @@ pub struct ShapeKey {
     topology: Topology,
     /// CPUs that are never allocated: the allocator's, or kubelet's.
     reserved: CpuSet,
-    /// kubelet's static policy.
-    cpus: Option<StaticCpus>,
-    /// The topology manager's policy and scope; `None` where they are not told.
-    alignment: Option<(Policy, Scope)>,
-    options: merge::MergeOptions,
-    pod_level: bool,
+    /// kubelet's.
+    settings: Settings,
     /// Kinds of memory that kubelet's static policy assigns; `None`: it assigns none.
     kinds: Option<Vec<String>>,
     /// How many NUMA nodes kubelet's Memory Manager and Device Manager look at the sets of.
@@ -40,20 +36,12 @@ pub struct ShapeKey {
     policies: Option<Policies>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct StaticCpus {
-    options: CpuOptions,
-    /// Empty: kubelet chooses so many itself.
-    reserved: CpuSet,
-    count: usize,
-}
-
 impl Hash for ShapeKey {
     /// Hashes only a part, by which most shapes differ.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.topology.hash(state);
         self.reserved.hash(state);
-        self.alignment.hash(state);
+        (self.settings.topology_policy, self.settings.topology_scope).hash(state);
         self.kinds.hash(state);
     }
 }
@@ -83,45 +71,18 @@ impl NodeShape {
             cpus: CpuGroups::new(&key.topology, &key.caches),
             numa: key.distances.iter().map(|(id, row)| (*id, numa(row))).collect(),
         };
-        let (topology_policy, topology_scope) = match (key.alignment, &key.policies) {
-            (Some(told), _) => told,
-            // A node without kubelet, or whose kubelet is not described: nothing else refuses pods there.
-            (None, Some(_)) => (Policy::None, Scope::Container),
-            (None, None) => return Err(NodeError::KubeletUnknown),
-        };
-        let settings = Settings {
-            cpu_manager: match &key.cpus {
-                None => CpuManager::None,
-                Some(cpus) => CpuManager::Static {
-                    options: cpus.options,
-                    count: cpus.count,
-                    reserved: cpus.reserved.clone(),
-                },
-            },
-            memory_manager: match key.kinds {
-                None => MemoryManager::None,
-                Some(_) => MemoryManager::Static { reserved: [].into() },
-            },
-            topology_policy,
-            topology_scope,
-            topology_options: key.options,
-            kubelet: Kubelet {
-                pod_level_resource_managers: key.pod_level,
-                ..Kubelet::default()
-            },
-        };
-        go_together(&settings).map_err(|cause| match cause {
+        go_together(&key.settings).map_err(|cause| match cause {
             VariantError::Start(cause) => NodeError::Start(cause),
             VariantError::SocketOfOneNode => {
                 let why = "it does not go with the policy single-numa-node";
                 invalid("options", "align-by-socket", why)
             }
         })?;
-        let kubelet = Node::running(machine, settings, NodeState::default())?;
+        let kubelet = Node::running(machine, key.settings.clone(), NodeState::default())?;
         Ok(Self {
             host: Arc::new(HostTables::new(&key.topology)),
-            kubelet_reserved: key.cpus.is_some().then(|| kubelet.reserved_cpus()),
-            strict: (key.cpus.as_ref()).is_some_and(|cpus| cpus.options.strict_cpu_reservation),
+            kubelet_reserved: (key.settings.cpu_manager != CpuManager::None).then(|| kubelet.reserved_cpus()),
+            strict: matches!(&key.settings.cpu_manager, CpuManager::Static { options, .. } if options.strict_cpu_reservation),
             allocator: key.policies.map(|policies| allocator(policies, &key.reserved)),
             kubelet,
             key,
@@ -165,7 +126,7 @@ impl NodeShape {
 
     /// Whether kubelet may refuse a pod, or decides anything by the order in which pods arrive.
     pub(crate) fn kubelet_decides(&self) -> bool {
-        self.key.cpus.is_some() || self.key.kinds.is_some()
+        self.key.settings.cpu_manager != CpuManager::None || self.key.kinds.is_some()
     }
 }
 
@@ -218,35 +179,37 @@ pub(super) fn parse_key(object: &NodeResourceTopology, compact: Compact, zones: 
     } else {
         reserved.len()
     };
-    let cpus = match compact.cpu_policy.as_str() {
-        "none" | "" => None,
-        "static" => Some(StaticCpus {
+    let cpu_manager = match compact.cpu_policy.as_str() {
+        "none" | "" => CpuManager::None,
+        "static" => CpuManager::Static {
             options: CpuOptions::parse(&compact.cpu_options)?,
             reserved: reserved.clone(),
             count,
-        }),
+        },
         other => return Err(invalid("policy", other, "there is no such CPU manager policy")),
     };
     let policy = attribute(object, "topologyManagerPolicy")?;
     let scope = attribute(object, "topologyManagerScope")?;
-    let alignment = match (policy, scope) {
-        (None, _) => None,
-        (Some(policy), scope) => {
+    let (topology_policy, topology_scope) = match (policy, scope, &compact.choice) {
+        (Some(policy), scope, _) => {
             let scope = scope.unwrap_or("container");
             let policy = Policy::parse(policy)
                 .ok_or_else(|| invalid("topologyManagerPolicy", policy, "there is no such policy"))?;
             let scope =
                 Scope::parse(scope).ok_or_else(|| invalid("topologyManagerScope", scope, "there is no such scope"))?;
-            Some((policy, scope))
+            (policy, scope)
         }
+        // A node without kubelet, or whose kubelet is not described: nothing else refuses pods there.
+        (None, _, Some(_)) => (Policy::None, Scope::Container),
+        (None, _, None) => return Err(NodeError::KubeletUnknown),
     };
     let compared = compared_nodes(&compact.topology, &zones);
-    if compared > MAX_COMPARED_NODES && !matches!(alignment, None | Some((Policy::None | Policy::SingleNumaNode, _))) {
+    if compared > MAX_COMPARED_NODES && !matches!(topology_policy, Policy::None | Policy::SingleNumaNode) {
         let why =
             "more than 8 NUMA nodes are not compared: the topology manager's policy must be none or single-numa-node";
         return Err(invalid("zones", &compared.to_string(), why));
     }
-    let mut options = merge::MergeOptions {
+    let mut topology_options = merge::MergeOptions {
         prefer_closest_numa_nodes: managers.prefer_closest,
         ..merge::MergeOptions::default()
     };
@@ -254,7 +217,7 @@ pub(super) fn parse_key(object: &NodeResourceTopology, compact: Compact, zones: 
         let most = text
             .parse()
             .map_err(|_| invalid("topologyManagerMaxNUMANodes", text, "not a number"));
-        options.max_allowable_numa_nodes = most?;
+        topology_options.max_allowable_numa_nodes = most?;
     }
     let kinds = managers.memory_groups.is_some().then(|| {
         let mut kinds: Vec<String> = zones.memory.values().flat_map(BTreeMap::keys).cloned().collect();
@@ -266,10 +229,20 @@ pub(super) fn parse_key(object: &NodeResourceTopology, compact: Compact, zones: 
     Ok(ShapeKey {
         topology: compact.topology,
         reserved: compact.reserved,
-        cpus,
-        alignment,
-        options,
-        pod_level: managers.pod_level,
+        settings: Settings {
+            cpu_manager,
+            memory_manager: match kinds {
+                None => MemoryManager::None,
+                Some(_) => MemoryManager::Static { reserved: [].into() },
+            },
+            topology_policy,
+            topology_scope,
+            topology_options,
+            kubelet: Kubelet {
+                pod_level_resource_managers: managers.pod_level,
+                ..Kubelet::default()
+            },
+        },
         compared: if compares { compared } else { 0 },
         kinds,
         distances: zones.distances,

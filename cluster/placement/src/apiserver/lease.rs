@@ -42,17 +42,11 @@ struct Record {
     transitions: i64,
 }
 
-/// A Lease's content, and when it was first read so.
-#[derive(Debug)]
-struct Observed {
-    record: Record,
-    at: Instant,
-}
-
 /// What an instance that wants the Lease knows of it.
 #[derive(Debug, Default)]
 struct Candidate {
-    observed: Option<Observed>,
+    /// The Lease's content, and when it was first read so.
+    observed: Option<(Record, Instant)>,
     /// When it may place pods, if the Lease is its own.
     acts_from: Option<Instant>,
 }
@@ -91,12 +85,6 @@ impl Leadership {
             _ => {}
         }
     }
-}
-
-/// Whether the Lease may be taken: it is this instance's or nobody's, or did not change for [`LEASE_DURATION`].
-fn may_take(observed: &Observed, identity: &str, now: Instant) -> bool {
-    let holder = observed.record.holder.as_str();
-    holder == identity || holder.is_empty() || now >= observed.at + LEASE_DURATION
 }
 
 fn record(lease: &Value) -> Record {
@@ -152,13 +140,11 @@ impl LeaseClaim {
             Err(failure) => return Err(failure),
         };
         let (now, read) = (Instant::now(), record(&current));
-        let observed = match candidate.observed.take() {
-            Some(before) if before.record == read => before,
-            _ => Observed { record: read, at: now },
-        };
-        let free = may_take(&observed, &self.identity, now);
-        let observed = candidate.observed.insert(observed);
-        let holder = observed.record.holder.as_str();
+        let before = candidate.observed.take().filter(|(before, _)| *before == read);
+        let (before, since) = &*candidate.observed.insert(before.unwrap_or((read, now)));
+        let holder = before.holder.as_str();
+        // It is this instance's or nobody's, or did not change for so long.
+        let free = holder == self.identity || holder.is_empty() || now >= *since + LEASE_DURATION;
         candidate.acts_from = match candidate.acts_from {
             _ if !free => None,
             _ if holder.is_empty() => Some(now),
@@ -169,8 +155,8 @@ impl LeaseClaim {
             return Ok(None);
         }
         let version = current["metadata"]["resourceVersion"].as_str();
-        let mut lease = self.lease(version, Some(&observed.record));
-        if observed.record.holder == self.identity {
+        let mut lease = self.lease(version, Some(before));
+        if before.holder == self.identity {
             lease["spec"]["acquireTime"] = current["spec"]["acquireTime"].clone();
         }
         let written = api.call(Method::PUT, &own, Some((JSON, &lease))).await;

@@ -35,46 +35,25 @@ type Content<'a> = Option<(&'a str, &'a Value)>;
 /// The API server, with a bound on each request.
 #[derive(Clone)]
 pub struct Api {
-    connection: Arc<Mutex<Connection>>,
-}
-
-/// The client that requests are sent with.
-struct Connection {
-    client: RenewedClient,
-    /// Whether the API server answered 401 since the credentials were read.
-    unauthorized: bool,
+    client: Arc<Mutex<RenewedClient>>,
 }
 
 impl Api {
     pub fn new(client: Client) -> Self {
-        let connection = Connection {
-            client: RenewedClient::new(client),
-            unauthorized: false,
-        };
         Self {
-            connection: Arc::new(Mutex::new(connection)),
+            client: Arc::new(Mutex::new(RenewedClient::new(client))),
         }
     }
 
     /// Makes a new client of these credentials when they change or are no longer accepted.
     #[must_use]
     pub fn with_credentials(self, credentials: impl Credentials + 'static) -> Self {
-        self.connection().client.renewed_by(credentials);
+        self.client().renewed_by(credentials);
         self
     }
 
-    fn connection(&self) -> MutexGuard<'_, Connection> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The client, with the credentials of this moment. A watch goes on with those that it began with, and ends within five minutes.
-    fn client(&self) -> Client {
-        let mut connection = self.connection();
-        if std::mem::take(&mut connection.unauthorized) {
-            connection.client.after_refusal().clone()
-        } else {
-            connection.client.current().clone()
-        }
+    fn client(&self) -> MutexGuard<'_, RenewedClient> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a request, and reads the answer as a JSON object.
@@ -117,13 +96,15 @@ impl Api {
             None => request.body(Body::empty()),
         };
         let request = request.map_err(|cause| ServerFailure::Refused(400, format!("{path}: {cause}")))?;
-        let response = self.client().send(request).await.map_err(ServerFailure::unanswered)?;
+        // A watch goes on with the credentials that it began with, and ends within five minutes.
+        let client = self.client().current().clone();
+        let response = client.send(request).await.map_err(ServerFailure::unanswered)?;
         if response.status().is_success() {
             return Ok(response);
         }
         let code = response.status().as_u16();
         if response.status() == StatusCode::UNAUTHORIZED {
-            self.connection().unauthorized = true;
+            self.client().refused();
         }
         let after = response.headers().get(http::header::RETRY_AFTER);
         let after = after.and_then(|value| value.to_str().ok()?.parse().ok());

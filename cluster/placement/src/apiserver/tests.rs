@@ -14,14 +14,13 @@ struct Other {
 }
 
 impl Credentials for Other {
-    fn renewed(&mut self) -> Option<Result<Client, String>> {
-        None
-    }
-
-    fn read_again(&mut self) -> Result<Client, String> {
+    fn renewed(&mut self, refused: bool) -> Option<Result<Client, String>> {
+        if !refused {
+            return None;
+        }
         match self.refusals.fetch_add(1, Ordering::Relaxed) {
-            0 => Err("the file is being written".to_owned()),
-            _ => Ok(Client::new(self.server.clone(), "default")),
+            0 => Some(Err("the file is being written".to_owned())),
+            _ => Some(Ok(Client::new(self.server.clone(), "default"))),
         }
     }
 }

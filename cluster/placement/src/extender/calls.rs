@@ -1,5 +1,6 @@
 //! filter, prioritize, preempt, bind.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,7 +11,6 @@ use stelia_placement_rules::cluster::NodeVerdict;
 use stelia_placement_rules::request::Request;
 use stelia_placement_rules::score;
 
-use super::best_nodes::best_nodes;
 use super::types::{
     ExtenderArgs, ExtenderBindingResult, ExtenderFilterResult, ExtenderPreemptionArgs, ExtenderPreemptionResult,
     HostPriority, MetaVictims,
@@ -21,6 +21,10 @@ use crate::placer::{NotReady, Placer};
 
 /// Limit of the nodes of a call.
 const MAX_CALL_NODES: usize = 50_000;
+
+/// Limit of the nodes that an answer names, which kube-scheduler then scores and sends to prioritize: as many as it scores at least
+/// where it does not look at all nodes (its `minFeasibleNodesToFind`).
+pub(super) const MAX_FIT_NODES: usize = 100;
 
 /// What is wrong with a call.
 #[derive(Debug, thiserror::Error)]
@@ -96,10 +100,12 @@ pub(super) fn filter(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError>
         }
         Ok((names, PodNeeds::Room(pod, request))) => {
             let mut fit = Vec::with_capacity(names.len());
-            placer.evaluate_nodes(&request, &names, |name, answer| match answer {
-                NodeVerdict::Fits(total) => fit.push((total, name)),
-                NodeVerdict::Refused(why) => drop(result.failed_and_unresolvable_nodes.insert(name, why)),
-            });
+            for (name, answer) in names.iter().zip(placer.evaluate_nodes(&request, &names)) {
+                match answer {
+                    NodeVerdict::Fits(total) => fit.push((total, *name)),
+                    NodeVerdict::Refused(why) => drop(result.failed_and_unresolvable_nodes.insert(name, why)),
+                }
+            }
             if let Some(pod) = pod.as_ref().filter(|_| fit.is_empty()) {
                 placer.add_waiting(pod, *request, answered_at, &names);
             }
@@ -110,23 +116,32 @@ pub(super) fn filter(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError>
     Ok(serde_json::to_vec(&result)?)
 }
 
+/// The nodes with the highest scores. Which of equal nodes are among them is not the same for each pod, by its `number`.
+pub(super) fn best_nodes(mut fit: Vec<(u16, &str)>, number: u128) -> Vec<&str> {
+    if fit.len() > MAX_FIT_NODES {
+        let first = usize::try_from(number % fit.len() as u128).unwrap_or_default();
+        fit.rotate_left(first);
+        fit.sort_by_key(|(score, _)| Reverse(*score));
+        fit.truncate(MAX_FIT_NODES);
+    }
+    fit.into_iter().map(|(_, name)| name).collect()
+}
+
 /// `HostPriorityList`, JSON.
 pub(super) fn prioritize(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError> {
     let (names, needs) = parse_call(placer, body)?;
-    let mut list = Vec::with_capacity(names.len());
-    match needs {
-        PodNeeds::Nothing | PodNeeds::Impossible(_) => {
-            list.extend(names.into_iter().map(|host| HostPriority { host, score: 0 }));
-        }
-        PodNeeds::Room(_, request) => placer.evaluate_nodes(&request, &names, |host, answer| {
-            let score = match answer {
-                NodeVerdict::Fits(total) => i64::from(score::priority(total)),
-                NodeVerdict::Refused(_) => 0,
-            };
-            list.push(HostPriority { host, score });
-        }),
-    }
-    Ok(serde_json::to_vec(&list)?)
+    let answers = match needs {
+        PodNeeds::Nothing | PodNeeds::Impossible(_) => vec![NodeVerdict::Fits(0); names.len()],
+        PodNeeds::Room(_, request) => placer.evaluate_nodes(&request, &names),
+    };
+    let list = names.into_iter().zip(answers).map(|(host, answer)| {
+        let score = match answer {
+            NodeVerdict::Fits(total) => i64::from(score::priority(total)),
+            NodeVerdict::Refused(_) => 0,
+        };
+        HostPriority { host, score }
+    });
+    Ok(serde_json::to_vec(&list.collect::<Vec<_>>())?)
 }
 
 /// `ExtenderPreemptionResult`, JSON: the nodes where the pod finds room once their victims are gone, with these victims. It has no place for an
@@ -153,11 +168,8 @@ pub(super) fn preempt(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError
             pods.filter_map(|pod| Uid::parse(pod.uid)).collect()
         };
         let nodes: Vec<(&str, Vec<Uid>)> = all.iter().map(|(name, victims)| (*name, uids(victims))).collect();
-        placer.evaluate_nodes_without(&request, nodes, |name, answer| {
-            if !matches!(answer, NodeVerdict::Fits(_)) {
-                all.remove(name);
-            }
-        });
+        let mut answers = placer.evaluate_nodes_without(&request, &nodes).into_iter();
+        all.retain(|_, _| matches!(answers.next(), Some(NodeVerdict::Fits(_))));
     }
     let result = ExtenderPreemptionResult {
         node_name_to_meta_victims: all,
@@ -169,7 +181,10 @@ pub(super) fn preempt(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError
 pub(super) async fn bind(placer: &Arc<Placer>, body: &[u8]) -> Result<Vec<u8>, CallError> {
     let outcome = match serde_json::from_slice::<ToBind>(body) {
         Err(cause) => Err(syntax(cause).to_string()),
-        Ok(to) => placer.bind(&to).await.map_err(|cause| cause.to_string()),
+        Ok(to) => {
+            let bound = placer.bind(&to).await;
+            bound.map_err(|cause| format!("pod {} to node {}: {cause}", to.pod(), to.node))
+        }
     };
     let error = outcome.err().map(|cause| format!("stelia-placement: {cause}"));
     let error = error.unwrap_or_default();

@@ -1,8 +1,6 @@
 //! The HTTP service that kube-scheduler calls.
 
-mod best_nodes;
 mod calls;
-mod idle_timeout;
 mod metrics;
 mod server;
 #[cfg(test)]

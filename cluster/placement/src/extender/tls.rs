@@ -1,8 +1,8 @@
-//! Certificates, read again when they change.
+//! Certificates, read again and again: they are renewed.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
@@ -11,10 +11,10 @@ use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
-use tracing::{info, warn};
+use tracing::warn;
 
-/// How often the files are checked for changes.
-const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// How often the files are read at most.
+const READ_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The files.
 #[derive(Debug, Clone)]
@@ -46,8 +46,7 @@ pub struct Tls {
 
 struct Current {
     acceptor: TlsAcceptor,
-    changed: Vec<Option<SystemTime>>,
-    looked: Instant,
+    read: Instant,
 }
 
 impl Tls {
@@ -55,9 +54,8 @@ impl Tls {
     /// The files cannot be used.
     pub fn new(files: Files) -> Result<Self, TlsError> {
         let current = Current {
-            changed: changed(&files),
             acceptor: load(&files)?,
-            looked: Instant::now(),
+            read: Instant::now(),
         };
         Ok(Self {
             files,
@@ -68,28 +66,16 @@ impl Tls {
     /// With the newest certificate that can be used.
     pub(super) fn acceptor(&self) -> TlsAcceptor {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.looked.elapsed() >= FILE_CHECK_INTERVAL {
-            current.looked = Instant::now();
-            let changed = changed(&self.files);
-            if changed != current.changed {
-                match load(&self.files) {
-                    Ok(acceptor) => {
-                        info!("the certificate was read again");
-                        (current.acceptor, current.changed) = (acceptor, changed);
-                    }
-                    // Written half; the next look may find it whole.
-                    Err(cause) => warn!("the new certificate cannot be used: {cause}"),
-                }
+        if current.read.elapsed() >= READ_INTERVAL {
+            current.read = Instant::now();
+            match load(&self.files) {
+                Ok(acceptor) => current.acceptor = acceptor,
+                // Written half; the next time it may be whole.
+                Err(cause) => warn!("the new certificate cannot be used: {cause}"),
             }
         }
         current.acceptor.clone()
     }
-}
-
-fn changed(files: &Files) -> Vec<Option<SystemTime>> {
-    let paths = [Some(&files.certificate), Some(&files.key), files.clients.as_ref()];
-    let time = |path: &PathBuf| std::fs::metadata(path).and_then(|file| file.modified()).ok();
-    paths.into_iter().flatten().map(time).collect()
 }
 
 fn certificates(path: &PathBuf) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use stelia_cpus::rate::Backoff;
 use stelia_kubelet::Uid;
-use stelia_placement_rules::evaluate::Refusal;
 use stelia_placement_rules::request::SharedRequest;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -33,32 +32,22 @@ const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(30);
 const RETRY_PAUSE: Backoff = Backoff::new(Duration::from_millis(300), Duration::from_secs(10));
 
 /// Why a pod was not bound; kube-scheduler queues it again.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, PartialEq, thiserror::Error)]
 pub enum BindError {
     #[error(transparent)]
     NotReady(#[from] NotReady),
     #[error("{0:?} is not a pod's UID")]
     Uid(String),
-    #[error("pod {0} is gone")]
-    Gone(String),
-    #[error("pod {0} is bound to node {1}")]
-    Elsewhere(String, NodeName),
-    #[error("pod {0} is being bound to node {1}, and whether it was is not known yet")]
-    UnderWay(String, NodeName),
-    #[error("node {0}: {1}")]
-    Unavailable(NodeName, Unavailable),
-    #[error("node {0}: {1}")]
-    Rejected(NodeName, Refusal),
-    #[error("node {0} changed {MAX_EVALUATIONS} times while the pod was evaluated")]
-    Changing(NodeName),
-    #[error("pod {0} asks for what no node takes")]
-    Request(String),
-    #[error("pod {0} changed while it was being bound")]
-    Changed(String),
-    #[error("bind pod {0} to node {1}: {2}")]
-    Bind(String, NodeName, ServerFailure),
-    #[error("whether pod {0} is bound to node {1} is not known yet; its CPUs are kept until it is")]
-    Unknown(String, NodeName),
+    #[error(transparent)]
+    NotStarted(#[from] BindNotStarted<PlaceError>),
+    #[error("it asks for what no node takes")]
+    Request,
+    #[error("it changed while it was being bound")]
+    Changed,
+    #[error(transparent)]
+    Failed(#[from] ServerFailure),
+    #[error("whether it is bound is not known yet; its CPUs are kept until it is")]
+    Unknown,
 }
 
 impl Placer {
@@ -69,12 +58,14 @@ impl Placer {
     pub async fn bind(self: &Arc<Self>, to: &ToBind) -> Result<(), BindError> {
         let mut outcome = self.try_bind(to).await;
         // The watch was late; what the pod is now was read meanwhile.
-        if let Err(BindError::Bind(.., ServerFailure::Conflict(_))) = outcome {
+        if let Err(BindError::Failed(ServerFailure::Conflict(_))) = outcome {
             outcome = self.try_bind(to).await;
         }
         count(match &outcome {
             Ok(()) => &self.counts.bound,
-            Err(BindError::Rejected(..) | BindError::Unavailable(..)) => &self.counts.rejected,
+            Err(BindError::NotStarted(BindNotStarted::Rejected(_) | BindNotStarted::Unavailable(_))) => {
+                &self.counts.rejected
+            }
             Err(_) => &self.counts.failed,
         });
         let text = outcome
@@ -99,14 +90,14 @@ impl Placer {
             Err(BindNotStarted::Unavailable(Unavailable::NoObject)) if without_vm => {
                 return self.bind_without_claim(to).await;
             }
-            Err(refusal) => return Err(not_started(refusal, to)),
+            Err(refusal) => return Err(refusal.into()),
         };
         // In a task of its own, which goes on until the outcome is known, whether the caller waits for it or not.
         let (placer, own) = (self.clone(), to.clone());
         let decided = tokio::spawn(async move { placer.send_until_decided(&own, &ticket, term).await });
         match tokio::time::timeout(DECISION_TIMEOUT, decided).await {
             Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) | Err(_) => Err(BindError::Unknown(to.pod(), to.node.clone())),
+            Ok(Err(_)) | Err(_) => Err(BindError::Unknown),
         }
     }
 
@@ -136,13 +127,13 @@ impl Placer {
         // The watch is late, or keeps nothing of the pod, which gets no CPUs of its own.
         let document = match self.api.pod(&to.namespace, &to.name).await {
             Ok(document) => document,
-            Err(ServerFailure::Missing(_)) => return Err(BindError::Gone(to.pod())),
-            Err(failure) => return Err(BindError::Bind(to.pod(), to.node.clone(), failure)),
+            Err(ServerFailure::Missing(_)) => return Err(BindNotStarted::Gone.into()),
+            Err(failure) => return Err(failure.into()),
         };
         let pod = parse::pod_of(&document).filter(|pod| pod.uid == uid);
-        let pod = pod.ok_or_else(|| BindError::Gone(to.pod()))?;
+        let pod = pod.ok_or(BindNotStarted::Gone)?;
         let request = self.request(&document, Some(&pod));
-        let request = request.map_err(|_| BindError::Request(to.pod()))?;
+        let request = request.map_err(|_| BindError::Request)?;
         Ok(request.map(|request| BindRequest {
             uid,
             version: pod.version,
@@ -180,7 +171,7 @@ impl Placer {
                     };
                     if is_over {
                         self.state().reservations.bind_failed(ticket);
-                        return self.outcome(to, ticket, BindError::Bind(to.pod(), to.node.clone(), failure));
+                        return self.outcome(ticket, failure.into());
                     }
                     is_sent |= !matches!(failure, ServerFailure::Busy { .. });
                     warn!("pod {} to node {}: {failure}; it is sent again", to.pod(), to.node);
@@ -203,16 +194,16 @@ impl Placer {
             failures += 1;
             tokio::time::sleep(pause).await;
             if !self.state().reservations.is_open(ticket) {
-                return self.outcome(to, ticket, BindError::Changed(to.pod()));
+                return self.outcome(ticket, BindError::Changed);
             }
         }
     }
 
     /// The outcome of a bind that is over.
-    fn outcome(&self, to: &ToBind, ticket: &Ticket, not_bound: BindError) -> Result<(), BindError> {
+    fn outcome(&self, ticket: &Ticket, not_bound: BindError) -> Result<(), BindError> {
         match self.state().reservations.bound_to(ticket.pod) {
-            Some(node) if node == to.node => Ok(()),
-            Some(node) => Err(BindError::Elsewhere(to.pod(), node)),
+            Some(node) if node == ticket.node => Ok(()),
+            Some(node) => Err(BindNotStarted::Elsewhere(node).into()),
             None => Err(not_bound),
         }
     }
@@ -234,19 +225,7 @@ impl Placer {
 
     /// Binds a pod that claims nothing.
     async fn bind_without_claim(&self, to: &ToBind) -> Result<(), BindError> {
-        let bound = self.api.bind(to, 0, None).await;
-        bound.map_err(|failure| BindError::Bind(to.pod(), to.node.clone(), failure))
-    }
-}
-
-fn not_started(refusal: BindNotStarted<PlaceError>, to: &ToBind) -> BindError {
-    match refusal {
-        BindNotStarted::Elsewhere(node) => BindError::Elsewhere(to.pod(), node),
-        BindNotStarted::UnderWay(node) => BindError::UnderWay(to.pod(), node),
-        BindNotStarted::Already | BindNotStarted::Gone => BindError::Gone(to.pod()),
-        BindNotStarted::Unavailable(unavailable) => BindError::Unavailable(to.node.clone(), unavailable),
-        BindNotStarted::Rejected(PlaceError::Refused(refusal)) => BindError::Rejected(to.node.clone(), refusal),
-        BindNotStarted::Rejected(PlaceError::NotEvaluated(_)) => BindError::Changing(to.node.clone()),
+        Ok(self.api.bind(to, 0, None).await?)
     }
 }
 

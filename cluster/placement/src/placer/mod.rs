@@ -7,7 +7,6 @@ mod preempt;
 #[cfg(test)]
 mod tests;
 mod waiting;
-mod waiting_limit;
 mod wake_waiting;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +25,7 @@ use tokio::time::Instant;
 use crate::apiserver::Api;
 use crate::apiserver::lease::Leadership;
 use crate::apiserver::parse::ParsedPod;
-use crate::reservations::{Moment, ReservationCounts, Reservations, Unavailable};
+use crate::reservations::{Moment, ReservationCounts, Reservations};
 
 pub use bind::BindError;
 pub use feeds::{Feed, feeds};
@@ -200,14 +199,9 @@ impl Placer {
     }
 
     /// What each of these nodes would do with the pod, in their order. The lock is free while states are evaluated.
-    pub fn evaluate_nodes<'n>(
-        &self,
-        request: &Request,
-        names: &[&'n str],
-        mut report: impl FnMut(&'n str, NodeVerdict),
-    ) {
+    pub fn evaluate_nodes(&self, request: &Request, names: &[&str]) -> Vec<NodeVerdict> {
         let now = self.now();
-        let (closed, mut question) = {
+        let (silent, mut question) = {
             let mut state = self.state();
             let request = state.current_request(request, now);
             state.prepare(&request, names, now)
@@ -217,48 +211,36 @@ impl Placer {
             self.state().reservations.rules_mut().cluster.keep_answers(&question);
         }
         let has_vm = request.vm.is_some();
-        for ((name, closed), verdict) in names.iter().zip(closed).zip(question.verdicts()) {
-            report(name, answer(closed, verdict, has_vm));
-        }
+        let answers = silent.into_iter().zip(question.verdicts());
+        answers
+            .map(|(is_silent, verdict)| answer(is_silent, verdict, has_vm))
+            .collect()
     }
 }
 
-/// The name of the reason why nothing is placed on a node; `None` if the node's own answer has it.
-fn reason(unavailable: Unavailable) -> Option<&'static str> {
-    match unavailable {
-        Unavailable::NoObject => None,
-        Unavailable::Silent => Some(NODE_SILENT),
-    }
-}
-
-fn answer(closed: Option<&'static str>, verdict: NodeVerdict, has_vm: bool) -> NodeVerdict {
-    match (closed, verdict) {
-        (Some(closed), _) => NodeVerdict::Refused(closed),
+fn answer(is_silent: bool, verdict: NodeVerdict, has_vm: bool) -> NodeVerdict {
+    match verdict {
+        _ if is_silent => NodeVerdict::Refused(NODE_SILENT),
         // A node without an object is kubelet's alone, and nothing is known against placing a pod without a VM there.
-        (None, NodeVerdict::Refused(NO_OBJECT)) if !has_vm => NodeVerdict::Fits(0),
-        (None, verdict) => verdict,
+        NodeVerdict::Refused(NO_OBJECT) if !has_vm => NodeVerdict::Fits(0),
+        verdict => verdict,
     }
 }
 
 impl PlacerState {
-    /// Why nothing is placed on each of these nodes, and the question to them.
-    fn prepare(
-        &mut self,
-        request: &SharedRequest,
-        names: &[&str],
-        now: Moment,
-    ) -> (Vec<Option<&'static str>>, Question) {
+    /// Whether each of these nodes is silent, and the question to them.
+    fn prepare(&mut self, request: &SharedRequest, names: &[&str], now: Moment) -> (Vec<bool>, Question) {
         let reservations = &mut self.reservations;
-        let closed = |name: &&str| reservations.available(name, now).err().and_then(reason);
-        let closed = names.iter().map(closed).collect();
+        let silent = names.iter().map(|name| reservations.is_silent(name, now)).collect();
         let cluster = &mut reservations.rules_mut().cluster;
-        (closed, cluster.question(request, names.iter().copied()))
+        (silent, cluster.question(request, names.iter().copied()))
     }
 
     /// The request, stored once. Before it is given, all nodes' answers are made to count what is held there.
     fn current_request(&mut self, request: &Request, now: Moment) -> SharedRequest {
         self.reservations.advance(now);
-        self.reservations.update_rules(NodeRules::update_held);
+        self.reservations
+            .update_rules(|rules, node, held| rules.cluster.set_held(node, held));
         self.reservations.rules_mut().cluster.request(request.clone())
     }
 }

@@ -4,7 +4,7 @@ use stelia_cpus::CpuSet;
 
 use stelia_kubelet::Uid;
 use stelia_placement_rules::cluster::{Cluster, Evaluation};
-use stelia_placement_rules::evaluate::{Arrival, OwnCpus, Placement, Refusal};
+use stelia_placement_rules::evaluate::{OwnCpus, Placement, Refusal};
 use stelia_placement_rules::node::{NodeError, ParsedNode};
 use stelia_placement_rules::request::SharedRequest;
 
@@ -22,40 +22,18 @@ pub struct NodeRules {
 pub type Evaluated = (Result<Placement, Refusal>, Evaluation);
 
 /// Why a pod is not placed on a node.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, thiserror::Error)]
 pub enum PlaceError {
+    #[error("{0}")]
     Refused(Refusal),
     /// The node was not asked yet: that takes time, and is done without the lock that protects these rules.
+    #[error("the node changed each time that the pod was evaluated")]
     NotEvaluated(Evaluation),
-}
-
-impl NodeRules {
-    /// Makes the node's answers count what is held there.
-    pub fn update_held(&mut self, node: &str, held: &[Held<'_, SharedRequest>]) {
-        let known = self.cluster.on_their_way(node).iter();
-        let known = known.map(|(pod, one)| (*pod, &one.request, one.cpus.as_ref(), one.is_late, one.is_ours));
-        let now = held.iter();
-        let now = now.map(|one| (one.pod, one.request, one.cpus, one.is_late, one.is_ours));
-        if known.eq(now) {
-            return;
-        }
-        let arrival = |held: &Held<'_, SharedRequest>| {
-            let arrival = Arrival {
-                request: held.request.clone(),
-                cpus: held.cpus.cloned(),
-                is_late: held.is_late,
-                is_ours: held.is_ours,
-            };
-            (held.pod, arrival)
-        };
-        self.cluster.set_held(node, held.iter().map(arrival).collect());
-    }
 }
 
 impl Rules for NodeRules {
     type Node = Result<ParsedNode, NodeError>;
     type Request = SharedRequest;
-    type Placement = Placement;
     type Rejection = PlaceError;
 
     fn put_node(&mut self, node: &str, described: Option<Self::Node>) -> bool {
@@ -71,31 +49,29 @@ impl Rules for NodeRules {
     fn place(
         &mut self,
         node: &str,
-        held: &[Held<'_, SharedRequest>],
+        held: Held<SharedRequest>,
         request: &SharedRequest,
-    ) -> Result<Placement, PlaceError> {
-        self.update_held(node, held);
+    ) -> Result<Option<CpuSet>, PlaceError> {
+        self.cluster.set_held(node, held);
         let evaluation = self.cluster.evaluation(node, request).map_err(PlaceError::Refused)?;
         match self.evaluated.take() {
-            Some((outcome, known)) if known == evaluation => outcome.map_err(PlaceError::Refused),
+            Some((outcome, known)) if known == evaluation => {
+                let placement = outcome.map_err(PlaceError::Refused)?;
+                Ok(placement.assigned_cpus)
+            }
             _ => Err(PlaceError::NotEvaluated(evaluation)),
         }
     }
 
-    fn assigned_cpus(&self, place: &Placement) -> Option<CpuSet> {
-        place.assigned_cpus.clone()
-    }
-
-    fn gets_own_cpus(&self, node: &str, request: &SharedRequest) -> bool {
-        self.cluster.own_cpus(node, request) != Some(OwnCpus::Never)
+    fn own_cpus(&self, node: &str, request: &SharedRequest) -> OwnCpus {
+        match self.cluster.own_cpus(node, request) {
+            // Whether kubelet gives CPUs to a pod that could not be read is not known.
+            Some(OwnCpus::AtAdmission) if request.is_estimate => OwnCpus::AtRegistration,
+            own => own.unwrap_or(OwnCpus::AtRegistration),
+        }
     }
 
     fn object_shows(&self, node: &str, pod: Uid) -> bool {
         self.cluster.shows_pod(node, pod)
-    }
-
-    fn is_shown_once_admitted(&self, node: &str, request: &SharedRequest) -> bool {
-        // Whether kubelet gives CPUs to a pod that could not be read is not known.
-        !request.is_estimate && self.cluster.own_cpus(node, request) == Some(OwnCpus::AtAdmission)
     }
 }

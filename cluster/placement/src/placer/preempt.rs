@@ -7,35 +7,26 @@ use stelia_placement_rules::cluster::{Evaluation, NodeVerdict};
 use stelia_placement_rules::evaluate::Refusal;
 use stelia_placement_rules::request::Request;
 
-use super::{Placer, answer, reason};
+use super::{Placer, answer};
 use crate::reservations::Moment;
 
 /// Nodes that are copied under one lock: other calls wait for the lock, and the copies need memory.
 const NODES_PER_BATCH: usize = 256;
 
-/// A node, the name of the reason why nothing is placed there, and the node without its victims.
-type Candidate<'n> = (&'n str, Option<&'static str>, Result<Evaluation, Refusal>);
+/// A node that is evaluated without its victims, and whether it is silent.
+type Candidate = (bool, Result<Evaluation, Refusal>);
 
 impl Placer {
-    /// What each of these nodes would do with the pod once its victims have left.
-    pub fn evaluate_nodes_without<'n>(
-        &self,
-        request: &Request,
-        nodes: impl IntoIterator<Item = (&'n str, Vec<Uid>)>,
-        mut report: impl FnMut(&'n str, NodeVerdict),
-    ) {
-        let now = self.now();
-        let nodes: Vec<(&'n str, Vec<Uid>)> = nodes.into_iter().collect();
-        let has_vm = request.vm.is_some();
-        for some in nodes.chunks(NODES_PER_BATCH) {
-            for (name, closed, without_victims) in self.without_victims(request, some, now) {
-                let verdict = match without_victims.and_then(|node| node.evaluate()) {
-                    Ok(placement) => NodeVerdict::Fits(placement.score.total),
-                    Err(refusal) => NodeVerdict::Refused(refusal.name),
-                };
-                report(name, answer(closed, verdict, has_vm));
-            }
-        }
+    /// What each of these nodes would do with the pod once its victims have left, in their order.
+    pub fn evaluate_nodes_without(&self, request: &Request, nodes: &[(&str, Vec<Uid>)]) -> Vec<NodeVerdict> {
+        let (now, has_vm) = (self.now(), request.vm.is_some());
+        let batches = nodes.chunks(NODES_PER_BATCH);
+        let candidates = batches.flat_map(|some| self.without_victims(request, some, now));
+        let verdicts = candidates.map(|(is_silent, without_victims)| {
+            let verdict = NodeVerdict::of(&without_victims.and_then(|node| node.evaluate()));
+            answer(is_silent, verdict, has_vm)
+        });
+        verdicts.collect()
     }
 
     /// Whether the node admits the pod, or will when it publishes that pods have ended. The pod is tried again when the node's object changes.
@@ -53,16 +44,15 @@ impl Placer {
         without.and_then(|node| node.evaluate()).is_ok()
     }
 
-    fn without_victims<'n>(&self, request: &Request, nodes: &[(&'n str, Vec<Uid>)], now: Moment) -> Vec<Candidate<'n>> {
+    fn without_victims(&self, request: &Request, nodes: &[(&str, Vec<Uid>)], now: Moment) -> Vec<Candidate> {
         let mut state = self.state();
         let request = state.current_request(request, now);
         let reservations = &state.reservations;
         let candidates = nodes.iter().map(|(name, victims)| {
-            let closed = reservations.available(name, now).err().and_then(reason);
             let asked = |uid: &Uid| (*uid, reservations.bind_request(*uid).map(|asked| asked.request));
             let gone: HashMap<_, _> = victims.iter().map(asked).collect();
             let without_victims = reservations.rules().cluster.without(name, &request, &gone);
-            (*name, closed, without_victims)
+            (reservations.is_silent(name, now), without_victims)
         });
         candidates.collect()
     }

@@ -3,7 +3,7 @@
 //! There is no I/O and no clock here: the caller passes the time and the nodes' answers.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ use stelia_cpus::rate::Backoff;
 use stelia_kubelet::Uid;
 use stelia_placement_rules::request::SharedRequest;
 
-use super::waiting_limit::NamespaceQueues;
 use crate::reservations::{Moment, NodeName};
 
 /// Limit of the pods that are stored. A pod beyond it displaces the youngest pod of the namespace that has the most, unless that namespace would then
@@ -68,6 +67,10 @@ impl Pod {
     }
 }
 
+fn namespace(name: &str) -> &str {
+    name.split_once('/').map_or(name, |(namespace, _)| namespace)
+}
+
 /// A pod that kube-scheduler is to try again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Retry {
@@ -91,8 +94,8 @@ pub(crate) type Fits = HashSet<SharedRequest>;
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     pods: HashMap<Uid, Pod>,
-    /// The same pods by namespace.
-    namespace_queues: NamespaceQueues,
+    /// The same pods by namespace, the oldest first.
+    by_namespace: HashMap<Arc<str>, BTreeSet<(Moment, Uid)>>,
     /// The API server asked for a pause until then: no pod is notified before.
     busy_until: Moment,
     /// Nodes whose change is not checked yet, or not completely, with its moment.
@@ -138,12 +141,11 @@ impl Waiting {
     /// Adds a pod that is not known yet.
     fn add(&mut self, pod: Uid, name: Arc<str>, request: SharedRequest, priority: i64, since: Moment, at: Moment) {
         if self.pods.len() >= MAX_PODS {
-            let Some(out) = self.namespace_queues.pod_to_displace(&name) else {
-                return;
-            };
+            let Some(out) = self.pod_to_displace(&name) else { return };
             self.remove(out);
         }
-        self.namespace_queues.add(&name, since, pod);
+        let queue = self.by_namespace.entry(namespace(&name).into()).or_default();
+        queue.insert((since, pod));
         let pod_waits = Pod {
             name,
             request,
@@ -160,9 +162,26 @@ impl Waiting {
 
     /// Removes a pod that is bound or gone.
     pub(crate) fn remove(&mut self, pod: Uid) {
-        if let Some(over) = self.pods.remove(&pod) {
-            self.namespace_queues.remove(&over.name, over.since, pod);
+        let Some(over) = self.pods.remove(&pod) else { return };
+        let namespace = namespace(&over.name);
+        if let Some(queue) = self.by_namespace.get_mut(namespace) {
+            queue.remove(&(over.since, pod));
+            if queue.is_empty() {
+                self.by_namespace.remove(namespace);
+            }
         }
+    }
+
+    /// The youngest pod of the namespace that has the most, if a pod of this name is to take its place. `None` if that namespace would then have fewer pods
+    /// than the other one: two namespaces must not displace each other's pods in turn.
+    fn pod_to_displace(&self, name: &str) -> Option<Uid> {
+        let own = self.by_namespace.get(namespace(name)).map_or(0, BTreeSet::len);
+        let (_, largest) = self
+            .by_namespace
+            .iter()
+            .max_by_key(|(name, queue)| (queue.len(), *name))?;
+        let (_, youngest) = largest.last().filter(|_| own + 1 < largest.len())?;
+        Some(*youngest)
     }
 
     /// The answers of these nodes may have changed.
@@ -176,14 +195,10 @@ impl Waiting {
 
     /// The nodes to ask now, and what to ask them; none if nothing changed for any pod that waits.
     pub(crate) fn next_turn(&mut self, now: Moment) -> Turn {
-        let namespace_queues = &mut self.namespace_queues;
-        self.pods.retain(|uid, pod| {
-            let stays = now.saturating_sub(pod.answered_at.max(pod.since)) < RETENTION_TIME;
-            if !stays {
-                namespace_queues.remove(&pod.name, pod.since, *uid);
-            }
-            stays
-        });
+        let is_forgotten = |pod: &Pod| now.saturating_sub(pod.answered_at.max(pod.since)) >= RETENTION_TIME;
+        let forgotten = self.pods.iter().filter(|(_, pod)| is_forgotten(pod));
+        let forgotten: Vec<Uid> = forgotten.map(|(uid, _)| *uid).collect();
+        forgotten.into_iter().for_each(|uid| self.remove(uid));
         let earliest = self.pods.values().map(Pod::last_tried).min();
         self.nodes
             .retain(|_, changed| earliest.is_some_and(|earliest| earliest < *changed));
@@ -424,7 +439,7 @@ mod tests {
         refused(&mut waiting, most + 2, &small, 33);
         assert!(waiting.pods.contains_key(&uid(most + 2)));
         waiting.next_turn(at(33) + RETENTION_TIME);
-        assert!(waiting.pods.is_empty() && waiting.namespace_queues.is_empty());
+        assert!(waiting.pods.is_empty() && waiting.by_namespace.is_empty());
     }
 
     #[test]

@@ -84,11 +84,8 @@ impl Placer {
     /// Whether each of the nodes has room for the pod.
     fn have_room(&self, request: &SharedRequest, nodes: &[NodeName]) -> Vec<bool> {
         let names: Vec<&str> = nodes.iter().map(|node| &**node).collect();
-        let mut answers = Vec::with_capacity(names.len());
-        self.evaluate_nodes(request, &names, |_, answer| {
-            answers.push(matches!(answer, NodeVerdict::Fits(_)))
-        });
-        answers
+        let answers = self.evaluate_nodes(request, &names).into_iter();
+        answers.map(|answer| matches!(answer, NodeVerdict::Fits(_))).collect()
     }
 
     /// The nodes and requests of this turn.

@@ -17,17 +17,20 @@ pub struct Ticket {
 }
 
 /// Why a bind was not started.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindNotStarted<E> {
-    /// The pod is already bound to that node.
+    #[error("it is bound there already")]
     Already,
-    /// The pod is bound to another node.
+    #[error("it is bound to node {0}")]
     Elsewhere(NodeName),
-    /// The outcome of a bind to this node is not known.
+    #[error("it is being bound to node {0}, and whether it was is not known yet")]
     UnderWay(NodeName),
-    /// The pod has ended or is deleted.
+    /// It has ended or is deleted.
+    #[error("it is gone")]
     Gone,
+    #[error("{0}")]
     Unavailable(Unavailable),
+    #[error("{0}")]
     Rejected(E),
 }
 
@@ -81,19 +84,19 @@ impl<R: Rules> Reservations<R> {
         if let Some(earlier) = earlier.filter(|earlier| earlier.version >= version) {
             return Err(BindNotStarted::UnderWay(earlier.node.clone()));
         }
-        let mut held = super::held(&self.pods, &self.nodes, node);
-        held.retain(|held| held.pod != bind.uid);
+        let mut held = self.held(node);
+        held.retain(|(pod, _)| *pod != bind.uid);
+        let foreign = held.iter().map(|(pod, _)| *pod).find(|pod| self.is_foreign(*pod));
         // The rules know now what is held without the pod's own claim.
         self.changed.insert(node.clone());
-        let place = self.rules.place(node, &held, request);
-        let place = place.map_err(BindNotStarted::Rejected)?;
-        let foreign = held.iter().map(|held| held.pod).find(|pod| self.is_foreign(*pod));
+        let cpus = self.rules.place(node, held, request);
+        let cpus = cpus.map_err(BindNotStarted::Rejected)?;
         let request = request.clone();
         let ticket = Ticket {
             pod: bind.uid,
             node: node.clone(),
             version,
-            cpus: self.rules.assigned_cpus(&place),
+            cpus,
         };
         self.abandon(bind.uid, version);
         let record = self.pods.entry(bind.uid).or_default();

@@ -24,7 +24,6 @@ mod records;
 #[cfg(test)]
 mod tests;
 mod timeouts;
-mod unavailable_nodes;
 mod watched_objects;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -33,12 +32,12 @@ use std::time::Duration;
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::Uid;
+use stelia_placement_rules::evaluate::{Arrival, OwnCpus};
 
 pub use binds::{BindNotStarted, BindRequest, Ticket};
 use records::{NodeRecord, PodRecord};
 use timeouts::UID_RETENTION;
 pub use timeouts::{SETTLE_TIMEOUT, SILENCE_TIMEOUT};
-pub use unavailable_nodes::Unavailable;
 pub use watched_objects::{ObservedPod, Refused};
 
 /// Since any moment before all others, such as the program's start.
@@ -48,60 +47,40 @@ pub type Version = u64;
 /// A Node's name.
 pub type NodeName = Arc<str>;
 
-/// Pods, each with its request, as far as that is known.
-pub type PodRequests<Q> = HashMap<Uid, Option<Q>>;
-
 /// What nodes would do with pods.
 pub trait Rules {
     /// A node as its object describes it.
     type Node;
     /// What a pod requests.
     type Request: Clone;
-    /// What the node would give the pod.
-    type Placement;
     /// Why the node would not admit the pod.
     type Rejection;
 
     /// Stores a node's object, or `None` if it was deleted. Returns whether pods can be placed on the node.
     fn put_node(&mut self, node: &str, described: Option<Self::Node>) -> bool;
 
-    /// Places the pod on the node beside the pods that hold CPUs there, in whatever order the node admits them.
+    /// Places the pod on the node beside the pods that hold CPUs there, in whatever order the node admits them. Returns the CPUs that the pod's annotation is
+    /// to name; `None` if the node chooses them.
     ///
     /// # Errors
     /// The node would refuse the pod, or one of the others.
     fn place(
         &mut self,
         node: &str,
-        held: &[Held<'_, Self::Request>],
+        held: Held<Self::Request>,
         request: &Self::Request,
-    ) -> Result<Self::Placement, Self::Rejection>;
+    ) -> Result<Option<CpuSet>, Self::Rejection>;
 
-    /// The CPUs that the pod's annotation is to name; `None` if the node chooses them.
-    fn assigned_cpus(&self, place: &Self::Placement) -> Option<CpuSet>;
-
-    /// Whether the node would give a pod with this request CPUs of its own, so that its object will show the pod.
-    fn gets_own_cpus(&self, node: &str, request: &Self::Request) -> bool;
+    /// Whether and when the node would give a pod with this request CPUs of its own, so that its object will show the pod: soon after the bind, if kubelet gives
+    /// them when it admits the pod, or when its VM registers, which its author may put off for ever.
+    fn own_cpus(&self, node: &str, request: &Self::Request) -> OwnCpus;
 
     /// Whether the node's object shows the pod.
     fn object_shows(&self, node: &str, pod: Uid) -> bool;
-
-    /// Whether the node's object shows the pod soon after the bind, because kubelet gives it CPUs when it admits the pod. Otherwise the pod gets them
-    /// when its VM registers, which its author may put off for ever.
-    fn is_shown_once_admitted(&self, node: &str, request: &Self::Request) -> bool;
 }
 
-/// What a pod holds on a node whose object does not show it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held<'a, Q> {
-    pub pod: Uid,
-    pub request: &'a Q,
-    /// The CPUs that are assigned to it; `None` if the node will choose them.
-    pub cpus: Option<&'a CpuSet>,
-    /// Its VM has not registered for [`SILENCE_TIMEOUT`] since its container runs, and may never do so.
-    pub is_late: bool,
-    /// This program promised it. What another scheduler's pod holds follows from what its author wrote, also from the CPUs in its annotation.
-    pub is_ours: bool,
-}
+/// The pods that hold CPUs on a node whose object does not show them, in the order in which they were promised.
+pub type Held<Q> = Vec<(Uid, Arrival<Q>)>;
 
 /// What is held on all nodes.
 pub struct Reservations<R: Rules> {
@@ -120,6 +99,15 @@ pub struct Reservations<R: Rules> {
     departed: HashMap<NodeName, BTreeSet<Uid>>,
     /// Refusals since [`Reservations::take_refused`].
     refused: Vec<Refused>,
+}
+
+/// Why no pod at all is placed on a node now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    #[error("the node has no NodeResourceTopology object that can be used")]
+    NoObject,
+    #[error("the node is silent: its object does not show pods that were bound more than {} s ago", SILENCE_TIMEOUT.as_secs())]
+    Silent,
 }
 
 /// Numbers of pods by state, for metrics.
@@ -159,16 +147,48 @@ impl<R: Rules> Reservations<R> {
         &mut self.rules
     }
 
-    /// What is held on a node, in the order in which it was promised.
-    pub fn held(&self, node: &str) -> Vec<Held<'_, R::Request>> {
-        held(&self.pods, &self.nodes, node)
+    /// What is held on a node.
+    pub fn held(&self, node: &str) -> Held<R::Request> {
+        let pods = self.nodes.get(node).into_iter().flat_map(|known| &known.pods);
+        let held = pods.filter_map(|pod| {
+            let record = self.pods.get(pod)?;
+            let (cpus, is_ours) = record.claim(node)?;
+            let bound = record.unseen().filter(|bound| &*bound.node == node);
+            let arrival = Arrival {
+                request: record.request.clone()?,
+                cpus: cpus.cloned(),
+                is_late: bound.is_some_and(|bound| bound.is_late),
+                is_ours,
+            };
+            Some((*pod, arrival))
+        });
+        held.collect()
     }
 
     /// Passes what is held to the rules, for each node on which it may have changed.
-    pub fn update_rules(&mut self, mut update: impl FnMut(&mut R, &str, &[Held<'_, R::Request>])) {
+    pub fn update_rules(&mut self, mut update: impl FnMut(&mut R, &str, Held<R::Request>)) {
         for node in std::mem::take(&mut self.changed) {
-            let held = held(&self.pods, &self.nodes, &node);
-            update(&mut self.rules, &node, &held);
+            let held = self.held(&node);
+            update(&mut self.rules, &node, held);
+        }
+    }
+
+    /// Whether the node's object has not shown a bound pod for [`SILENCE_TIMEOUT`].
+    pub fn is_silent(&self, node: &str, now: Moment) -> bool {
+        self.available(node, now) == Err(Unavailable::Silent)
+    }
+
+    /// Whether pods may be placed on the node now.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn available(&self, node: &str, now: Moment) -> Result<(), Unavailable> {
+        let known = self.nodes.get(node).filter(|known| known.usable);
+        let known = known.ok_or(Unavailable::NoObject)?;
+        if known.is_silent(now) {
+            Err(Unavailable::Silent)
+        } else {
+            Ok(())
         }
     }
 
@@ -192,7 +212,7 @@ impl<R: Rules> Reservations<R> {
 
     /// The pods that are gone from the node and whose CPUs still count there, with their requests: the object shows the pod, or the pod holds CPUs. The CPUs
     /// will be free when the node publishes next. If it did not within [`SILENCE_TIMEOUT`], it may never do so, and the pod is left out.
-    pub fn departed(&self, node: &str, now: Moment) -> PodRequests<R::Request> {
+    pub fn departed(&self, node: &str, now: Moment) -> HashMap<Uid, Option<R::Request>> {
         let pods = self.departed.get(node).into_iter().flatten();
         let counted = pods.filter_map(|uid| {
             let record = self.pods.get(uid)?;
@@ -257,8 +277,7 @@ impl<R: Rules> Reservations<R> {
             // That it was shown once and is no longer is its own affair: its container ended, or restarts.
             let bound = record.unseen().filter(|bound| !bound.shown_once)?;
             let due = bound.since.max(known.object_changed_at) + SILENCE_TIMEOUT;
-            let soon = self.rules.is_shown_once_admitted(node, request);
-            soon.then_some(due)
+            (self.rules.own_cpus(node, request) == OwnCpus::AtAdmission).then_some(due)
         };
         let silent_after = pods.filter_map(due).min();
         if let Some(known) = self.nodes.get_mut(node) {
@@ -268,27 +287,4 @@ impl<R: Rules> Reservations<R> {
             }
         }
     }
-}
-
-fn held<'a, Q>(
-    pods: &'a HashMap<Uid, PodRecord<Q>>,
-    nodes: &HashMap<NodeName, NodeRecord>,
-    node: &str,
-) -> Vec<Held<'a, Q>> {
-    let on = nodes.get(node).map(|known| known.pods.as_slice()).unwrap_or_default();
-    let held = |pod: &Uid| {
-        let record = pods.get(pod)?;
-        let (pod, request) = (*pod, record.request.as_ref()?);
-        let (cpus, is_ours) = record.claim(node)?;
-        let bound = record.unseen().filter(|bound| &*bound.node == node);
-        let is_late = bound.is_some_and(|bound| bound.is_late);
-        Some(Held {
-            pod,
-            request,
-            cpus,
-            is_late,
-            is_ours,
-        })
-    };
-    on.iter().filter_map(held).collect()
 }

@@ -61,6 +61,11 @@ pub(super) struct NodeRecord {
 }
 
 impl NodeRecord {
+    /// Whether the node's object has not shown a bound pod for [`SILENCE_TIMEOUT`](super::SILENCE_TIMEOUT).
+    pub(super) fn is_silent(&self, now: Moment) -> bool {
+        self.silent_after.is_some_and(|at| now > at)
+    }
+
     /// Whether nothing is known of the node any more.
     pub(super) fn is_empty(&self) -> bool {
         !self.usable && self.pods.is_empty() && self.object_version == 0

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::records::{Bound, PodRecord};
-use super::{Moment, Reservations, Rules, Uid};
+use super::{Moment, OwnCpus, Reservations, Rules, Uid};
 
 /// A node is silent if its object does not show a bound pod for this long: nothing more is placed there
 /// until the object changes. The publisher writes at most every 2 s, and retries.
@@ -84,7 +84,7 @@ impl<R: Rules> Reservations<R> {
             self.timers.entry(due).or_default().insert(pod);
             return;
         }
-        let is_late = !self.rules.is_shown_once_admitted(&node, request);
+        let is_late = self.rules.own_cpus(&node, request) != OwnCpus::AtAdmission;
         if let Some(bound) = self.pods.get_mut(&pod).and_then(|record| record.bound.as_mut()) {
             bound.is_late = is_late;
         }

@@ -6,7 +6,8 @@ use stelia_cpus::CpuSet;
 
 use super::records::Bound;
 use super::{
-    Moment, NodeName, Reservations, Rules, SETTLE_TIMEOUT, SILENCE_TIMEOUT, Ticket, UID_RETENTION, Uid, Version,
+    Moment, NodeName, OwnCpus, Reservations, Rules, SETTLE_TIMEOUT, SILENCE_TIMEOUT, Ticket, UID_RETENTION, Uid,
+    Version,
 };
 
 /// A pod as the API server has it.
@@ -242,7 +243,7 @@ impl<R: Rules> Reservations<R> {
         let request = record.and_then(|record| record.request.as_ref());
         let shown_as = record.and_then(|record| record.shown_as).unwrap_or(pod);
         let usable = self.nodes.get(node).is_some_and(|known| known.usable);
-        let gets_own_cpus = || request.is_none_or(|request| self.rules.gets_own_cpus(node, request));
+        let gets_own_cpus = || request.is_none_or(|request| self.rules.own_cpus(node, request) != OwnCpus::Never);
         usable && (!gets_own_cpus() || self.rules.object_shows(node, shown_as))
     }
 }

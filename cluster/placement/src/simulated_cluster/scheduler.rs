@@ -212,11 +212,11 @@ fn choose(world: &World, waiting: &Waiting, document: &Value) -> Result<String, 
             let asked = placer.now();
             let request = placer.request(document, None).unwrap().unwrap();
             let mut scored = Vec::new();
-            placer.evaluate_nodes(&request, &nodes, |node, answer| {
+            for (node, answer) in nodes.iter().zip(placer.evaluate_nodes(&request, &nodes)) {
                 if let NodeVerdict::Fits(total) = answer {
-                    scored.push((u64::from(score::priority(total)) * 120 + least(node), node));
+                    scored.push((u64::from(score::priority(total)) * 120 + least(node), *node));
                 }
-            });
+            }
             if scored.is_empty() {
                 placer.add_waiting(&parse::pod_of(document).unwrap(), request, asked, &nodes);
             }

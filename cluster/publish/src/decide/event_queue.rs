@@ -19,20 +19,6 @@ const EVENT_REFILL_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// The pause between two requests for one event: a repetition is sent within this time.
 const REPETITION_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The event, and whether it is to be created or its count to be updated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EventTask {
-    Post(u64),
-    Repeat(u64),
-}
-
-impl EventTask {
-    pub(crate) fn number(self) -> u64 {
-        let (Self::Post(number) | Self::Repeat(number)) = self;
-        number
-    }
-}
-
 #[derive(Debug, Clone)]
 struct Waiting {
     event: Event,
@@ -92,68 +78,67 @@ impl Events {
         }
         while self.waiting.len() > MAX_QUEUED_EVENTS {
             if let Some(oldest) = self.waiting.front() {
-                self.remove(EventTask::Post(oldest.event.number), now);
+                self.remove(oldest.event.number, now);
                 self.dropped += 1;
             }
         }
     }
 
-    pub(crate) fn due(&self) -> Option<(Duration, EventTask)> {
+    /// The number of the event that is posted next, or whose count is updated, and when.
+    pub(crate) fn due(&self) -> Option<(Duration, u64)> {
         let due = self.waiting.iter().map(|waiting| {
             let bucket = self.buckets.get(&waiting.event.uid);
             let allowed = bucket.map_or(Duration::ZERO, RateLimit::ready_at);
-            let number = waiting.event.number;
-            let task = if waiting.is_posted {
-                EventTask::Repeat(number)
-            } else {
-                EventTask::Post(number)
-            };
-            (allowed.max(waiting.not_before), task)
+            (allowed.max(waiting.not_before), waiting.event.number)
         });
-        let (at, task) = due.min_by_key(|(at, _)| *at)?;
-        Some((at.max(self.rest.until()), task))
+        let (at, number) = due.min_by_key(|(at, _)| *at)?;
+        Some((at.max(self.rest.until()), number))
     }
 
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    pub(crate) fn event(&self, task: EventTask) -> Option<&Event> {
-        let mut waiting = self.waiting.iter();
-        Some(&waiting.find(|waiting| waiting.event.number == task.number())?.event)
+    fn find(&self, number: u64) -> Option<&Waiting> {
+        self.waiting.iter().find(|waiting| waiting.event.number == number)
     }
 
-    pub(crate) fn sent(&mut self, task: EventTask, now: Duration) {
-        if let Some(uid) = self.event(task).map(|event| event.uid.clone()) {
+    /// The event, and whether it exists, so that its count is to be updated.
+    pub(crate) fn event(&self, number: u64) -> Option<(&Event, bool)> {
+        let waiting = self.find(number)?;
+        Some((&waiting.event, waiting.is_posted))
+    }
+
+    pub(crate) fn sent(&mut self, number: u64, now: Duration) {
+        if let Some(uid) = self.find(number).map(|waiting| waiting.event.uid.clone()) {
             let full = || RateLimit::new(EVENT_BURST, EVENT_REFILL_INTERVAL);
             self.buckets.entry(uid).or_insert_with(full).take(now);
         }
     }
 
     /// It waits no more, and nothing more is sent about it until it happens again.
-    fn remove(&mut self, task: EventTask, now: Duration) {
-        if let Some(event) = self.event(task) {
-            let (number, count) = (event.number, event.count);
+    fn remove(&mut self, number: u64, now: Duration) {
+        if let Some(count) = self.find(number).map(|waiting| waiting.event.count) {
             self.waiting.retain(|waiting| waiting.event.number != number);
             self.sent.insert(number, SentEvent { count, at: now });
         }
     }
 
-    pub(crate) fn succeeded(&mut self, task: EventTask, now: Duration) {
+    pub(crate) fn succeeded(&mut self, number: u64, now: Duration) {
         self.rest.succeeded();
-        self.posted += u64::from(self.event(task).is_some());
-        self.remove(task, now);
+        self.posted += u64::from(self.find(number).is_some());
+        self.remove(number, now);
     }
 
     /// Returns what is to be said, if anything.
     pub(crate) fn failed(
         &mut self,
-        task: EventTask,
+        number: u64,
         failure: &ApiFailure,
         now: Duration,
         random: &mut Random,
     ) -> Option<String> {
-        let event = self.event(task)?.clone();
+        let event = self.find(number)?.event.clone();
         let said = format!(
             "event {} of pod {}/{}: {}",
             event.reason, event.namespace, event.name, failure.text
@@ -163,19 +148,19 @@ impl Events {
                 // Posted before this publisher started. How often it had happened then is not known.
                 self.rest.succeeded();
                 let mut waiting = self.waiting.iter_mut();
-                match waiting.find(|waiting| waiting.event.number == task.number()) {
+                match waiting.find(|waiting| waiting.event.number == number) {
                     Some(waiting) if event.count > 1 => waiting.is_posted = true,
-                    _ => self.succeeded(task, now),
+                    _ => self.succeeded(number, now),
                 }
                 return None;
             }
             // The namespace is gone, or the event has expired.
             FailureKind::Missing | FailureKind::Ending => {
-                self.remove(task, now);
+                self.remove(number, now);
                 return None;
             }
             FailureKind::Refused | FailureKind::Conflict(_) | FailureKind::Stale => {
-                self.remove(task, now);
+                self.remove(number, now);
                 self.dropped += 1;
             }
             _ => self.rest.failed(now, failure, random),

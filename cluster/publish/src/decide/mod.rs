@@ -8,7 +8,6 @@ mod outcome;
 mod pods;
 mod reconciler;
 pub mod taint;
-mod wanted;
 
 #[cfg(test)]
 mod tests;
@@ -23,14 +22,14 @@ use stelia_api::publication::Publication;
 use crate::backoff::{Random, RetryPause};
 use crate::intervals::{GRACE_PERIOD, REAPPLY_INTERVAL, WRITE_INTERVAL};
 use crate::options::PublishOptions;
-use crate::reading::Reading;
 use crate::request::{self, Made, PublisherRequest};
+use crate::source::Reading;
 use crate::status::{Part, Status};
 use content::Freshness;
-use event_queue::{EventTask, Events};
+use event_queue::Events;
 use node_uid::NodeUid;
 use pods::{PodTask, Pods};
-use reconciler::{Digest, Reconciler};
+use reconciler::{Digest, Reconciler, digest};
 use taint::{Taint, TaintTask};
 
 /// A request's purpose; what it was written from is in it where that matters for the answer.
@@ -44,7 +43,8 @@ pub(crate) enum Task {
     Label(Digest),
     Taint(TaintTask),
     Pod(PodTask),
-    Event(EventTask),
+    /// By its number.
+    Event(u64),
 }
 
 /// What to do next.
@@ -84,7 +84,6 @@ pub(crate) struct ReconcilerState {
     pods: Pods,
     events: Events,
     status: Status,
-    renew: bool,
 }
 
 /// The object as it stood when the publisher started.
@@ -116,7 +115,6 @@ impl ReconcilerState {
             pods: Pods::new(options.pod_conditions),
             events: Events::default(),
             status: Status::default(),
-            renew: false,
             random,
             options,
         }
@@ -129,11 +127,6 @@ impl ReconcilerState {
             settled: !self.is_pending(),
             ..self.status.clone()
         }
-    }
-
-    /// The API server did not accept the credentials since this was asked last.
-    pub fn take_renewal(&mut self) -> bool {
-        std::mem::take(&mut self.renew)
     }
 
     fn say(&mut self, part: Part, problem: Option<String>) {
@@ -215,6 +208,57 @@ impl ReconcilerState {
             || self.events.waiting() > 0
     }
 
+    fn freshness(&self, now: Duration) -> Freshness {
+        match (self.is_past_grace(now), self.daemon_lives, &self.told) {
+            (true, false, _) => Freshness::Away,
+            (true, true, _) => Freshness::Unusable,
+            (false, _, Some(told)) if told.object.is_none() => Freshness::Unusable,
+            // Not known yet: what stands there stays.
+            (false, ..) => Freshness::Current,
+        }
+    }
+
+    /// The object that stands has to be marked, and is not known.
+    fn is_recall_wanted(&self, now: Duration) -> bool {
+        !self.recall.done && self.described.is_none() && self.freshness(now) != Freshness::Current
+    }
+
+    fn wanted_object(&self, now: Duration) -> Option<Value> {
+        let described = self.described.as_ref().and_then(|told| told.object.as_ref());
+        let owner = self.node.uid().map(|uid| (self.options.node.as_str(), uid));
+        let known = described.or(self.recall.object.as_ref())?;
+        let summary = self.told.as_ref().and_then(|told| told.summary.as_ref());
+        Some(content::object(known, self.freshness(now), owner, summary))
+    }
+
+    /// Whether VMs can be admitted; `None` while that is not known.
+    fn is_ready(&self, now: Duration) -> Option<bool> {
+        if self.is_past_grace(now) {
+            Some(false)
+        } else {
+            Some(self.told.as_ref()?.ready.status)
+        }
+    }
+
+    fn wanted_label(&self, now: Duration) -> Option<Value> {
+        let ready = self.is_ready(now).filter(|_| self.options.ready_label)?;
+        Some(content::label(&self.options.node, self.node.uid(), Some(ready)))
+    }
+
+    /// What is wanted, anew: of a reading, of the grace that has passed, of the Node's UID.
+    fn want(&mut self, now: Duration) {
+        let key = (self.freshness(now), self.is_ready(now));
+        if self.wanted_for == Some(key) {
+            return;
+        }
+        let of = |body: Option<Value>| body.map(|body| digest(body.to_string().as_bytes()));
+        let (object, label) = (of(self.wanted_object(now)), of(self.wanted_label(now)));
+        self.object.want(object, now);
+        self.label.want(label, now);
+        self.taint.want(self.is_ready(now) == Some(true));
+        self.wanted_for = Some(key);
+    }
+
     /// Every request that will be due, the more important first.
     fn due(&self, now: Duration) -> Vec<(Duration, Task)> {
         let mut due = vec![(self.node.due(), Task::Node)];
@@ -235,7 +279,7 @@ impl ReconcilerState {
             due.extend(taint.map(|(at, task)| (at, Task::Taint(task))));
         }
         due.extend(self.pods.due().map(|(at, task)| (at, Task::Pod(task))));
-        due.extend(self.events.due().map(|(at, task)| (at, Task::Event(task))));
+        due.extend(self.events.due().map(|(at, number)| (at, Task::Event(number))));
         due
     }
 
@@ -278,7 +322,7 @@ impl ReconcilerState {
         self.status.requests += 1;
         match what {
             Task::Pod(_) => self.pods.sent(now),
-            Task::Event(task) => self.events.sent(*task, now),
+            Task::Event(number) => self.events.sent(*number, now),
             _ => {}
         }
     }
@@ -305,16 +349,16 @@ impl ReconcilerState {
                 let body = self.pods.condition(uid, self.told.as_deref())?;
                 request::apply_pod_status(manager, namespace, name, &body)
             }
-            Task::Event(task @ EventTask::Post(_)) => {
-                let event = self.events.event(*task)?;
-                let body = content::event(self.boot(), node, event);
-                request::create_event(manager, &event.namespace, &body)
-            }
-            Task::Event(task @ EventTask::Repeat(_)) => {
-                let event = self.events.event(*task)?;
-                let body = serde_json::json!({"series": content::series(event)?});
-                let name = content::event_name(self.boot(), event);
-                request::merge(&request::events(&event.namespace), manager, &name, &body)
+            Task::Event(number) => {
+                let (event, is_posted) = self.events.event(*number)?;
+                if is_posted {
+                    let body = serde_json::json!({"series": content::series(event)?});
+                    let name = content::event_name(self.boot(), event);
+                    request::merge(&request::events(&event.namespace), manager, &name, &body)
+                } else {
+                    let body = content::event(self.boot(), node, event);
+                    request::create_event(manager, &event.namespace, &body)
+                }
             }
         })
     }

@@ -93,9 +93,6 @@ impl ReconcilerState {
 
     fn api_away(&mut self, what: &Task, failure: &ApiFailure, now: Duration) {
         let again = self.api.failures() > 0;
-        if failure.kind == FailureKind::Unauthorized {
-            self.renew = true;
-        }
         // Read again, the credentials may be good: a token that has just expired costs one request.
         if failure.kind == FailureKind::Unauthorized && !again {
             self.api.at_once(now);
@@ -150,7 +147,7 @@ impl ReconcilerState {
             }
             Task::Pod(PodTask::Gate(uid)) => self.pods.gates(uid, body),
             Task::Pod(PodTask::Condition(uid, digest)) => self.pods.written(uid, *digest, now, &mut self.random),
-            Task::Event(task) => self.events.succeeded(*task, now),
+            Task::Event(number) => self.events.succeeded(*number, now),
         }
         // One pod's success says nothing of another's condition.
         if said.is_some() || !(matches!(what, Task::Pod(_)) && self.pods.is_refused()) {
@@ -190,8 +187,8 @@ impl ReconcilerState {
                 let text = self.pods.failed(task, failure, now, &mut self.random);
                 said = text.map(about);
             }
-            Task::Event(task) => {
-                let text = self.events.failed(*task, failure, now, &mut self.random);
+            Task::Event(number) => {
+                let text = self.events.failed(*number, failure, now, &mut self.random);
                 said = text.map(about);
             }
         }

@@ -14,7 +14,7 @@ struct Daemon {
 /// As the daemon does it: the lock first, held by a file that is open for writing. It waits for a look that has it for a moment.
 fn lock(folder: &Path) -> File {
     let file = File::create(folder.join(LOCK)).unwrap();
-    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    flock(&file, FlockOperation::LockExclusive).unwrap();
     file
 }
 
@@ -46,6 +46,12 @@ fn told(number: u32) -> String {
 
 fn number(reading: &Reading) -> Option<u32> {
     reading.publication.as_ref()?.ready.message.parse().ok()
+}
+
+/// What the folder tells now.
+fn now(source: &mut Source) -> Reading {
+    source.look();
+    source.readings().borrow().clone()
 }
 
 async fn until(readings: &mut watch::Receiver<Reading>, what: impl Fn(&Reading) -> bool) -> Reading {
@@ -82,8 +88,8 @@ async fn a_file_of_no_use_is_named_and_takes_nothing_away() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::new(folder.path());
     daemon.tell(1);
-    let mut reader = PublicationReader::new(folder.path().to_owned());
-    assert_eq!(reader.now().problem, None);
+    let mut source = Source::new(folder.path().to_owned());
+    assert_eq!(now(&mut source).problem, None);
     let large = vec![b' '; MAX_FILE_BYTES + 1];
     let texts: [(&[u8], &str); 3] = [
         (b"{\"version\": 2}", "node.json: version 2"),
@@ -92,15 +98,15 @@ async fn a_file_of_no_use_is_named_and_takes_nothing_away() {
     ];
     for (text, problem) in texts {
         daemon.write(text);
-        let reading = reader.now();
+        let reading = now(&mut source);
         assert_eq!(number(&reading), Some(1));
         assert!(reading.problem.as_ref().unwrap().contains(problem), "{reading:?}");
-        assert_eq!(reader.now(), reading, "and goes on so");
+        assert_eq!(now(&mut source), reading, "and goes on so");
     }
     std::fs::remove_file(folder.path().join(FILE)).unwrap();
-    assert!(reader.now().problem.unwrap().contains("No such file"));
+    assert!(now(&mut source).problem.unwrap().contains("No such file"));
     daemon.tell(4);
-    let reading = reader.now();
+    let reading = now(&mut source);
     assert_eq!((number(&reading), reading.problem), (Some(4), None));
 }
 
@@ -129,10 +135,10 @@ async fn a_folder_that_is_made_later_or_anew_is_followed() {
 fn a_look_does_not_keep_the_daemon_from_its_lock() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join(LOCK), "").unwrap();
-    let mut reader = PublicationReader::new(folder.path().to_owned());
-    assert!(!reader.now().daemon_lives);
+    let mut source = Source::new(folder.path().to_owned());
+    assert!(!now(&mut source).daemon_lives);
     let held = lock(folder.path());
-    assert!(reader.now().daemon_lives);
+    assert!(now(&mut source).daemon_lives);
     drop(held);
-    assert!(!reader.now().daemon_lives);
+    assert!(!now(&mut source).daemon_lives);
 }

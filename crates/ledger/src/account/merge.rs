@@ -12,14 +12,17 @@ use crate::day::{DAY_US, Date, day};
 const MAX_DAYS: usize = 400;
 
 /// The account of one pod, and the copied ring that has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NodeAccount {
     pub node: String,
     /// Where the ring is.
     pub directory: String,
     /// The times of the ring's first and last entry, microseconds since the epoch.
+    #[serde(skip)]
     pub from_us: u64,
+    #[serde(skip)]
     pub until_us: u64,
+    #[serde(flatten)]
     pub account: Account,
 }
 
@@ -49,7 +52,7 @@ pub struct Repeated {
 }
 
 /// One account of several.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct MergedAccount {
     /// The accounts that are counted, in the order in which their days begin.
     pub parts: Vec<NodeAccount>,

@@ -1,29 +1,25 @@
 //! filter, prioritize and bind, as kube-scheduler sends them and as nonsense.
 
 use super::*;
+use crate::extender::calls::{MAX_FIT_NODES, best_nodes};
 
 #[tokio::test]
 async fn kube_schedulers_calls_are_answered_as_it_expects() {
     let served = plain().await;
-    // One connection for all, as Go's client keeps it.
-    let mut stream = served.connect().await;
-    let (code, body) = exchange(&mut stream, served.recorded("filter.http").as_bytes()).await;
+    let recorded = served.recorded("filter.http");
+    let (code, body) = exchange(&mut served.connect().await, recorded.as_bytes()).await;
     assert_eq!((code, json(&body)), (200, json(&text("filter-result.json"))));
-    let args = request("POST", "/prioritize", &served.recorded("filter-args.json"));
-    let (code, body) = exchange(&mut stream, &args).await;
-    assert_eq!(code, 200, "{body}");
-    let hosts = json(&body);
+    let hosts = served.post("/prioritize", &served.recorded("filter-args.json")).await;
     for (at, name) in ["steliad", "kubelet", "worker-without-object"].into_iter().enumerate() {
         let score = hosts[at]["Score"].as_i64().unwrap();
         assert!(hosts[at]["Host"] == name && (i64::from(at < 2)..=10).contains(&score));
-        assert!(at < 2 || score == 0, "{body}");
+        assert!(at < 2 || score == 0, "{hosts}");
     }
-    let (code, body) = exchange(&mut stream, &request("POST", "/bind", &text("binding-args.json"))).await;
-    assert_eq!((code, json(&body)), (200, json(&text("binding-result.json"))));
+    let bound = served.post("/bind", &text("binding-args.json")).await;
+    assert_eq!(bound, json(&text("binding-result.json")));
     // To another node: it is bound.
     let again = text("binding-args.json").replace("steliad", "kubelet");
-    let (code, body) = exchange(&mut stream, &request("POST", "/bind", &again)).await;
-    assert_eq!((code, json(&body)), (200, json(&text("binding-refused.json"))));
+    assert_eq!(served.post("/bind", &again).await, json(&text("binding-refused.json")));
     let pod = served.server.object("", "pods", "tenant-a", "vm-1").unwrap();
     assert_eq!(pod["spec"]["nodeName"], "steliad");
 }
@@ -88,4 +84,28 @@ async fn nonsense_is_an_error_and_nothing_else() {
     // Nothing was bound by it, and the next one is answered.
     assert_eq!(served.placer.reservation_counts(), Default::default());
     assert_eq!(served.post("/filter", &args).await, json(&text("filter-result.json")));
+}
+
+#[test]
+fn the_best_nodes_are_named_and_equal_ones_take_turns() {
+    let names: Vec<String> = (0..250).map(|number| format!("w-{number:03}")).collect();
+    let fit = |scores: fn(usize) -> u16| -> Vec<(u16, &str)> {
+        let each = names.iter().enumerate();
+        each.map(|(at, name)| (scores(at), name.as_str())).collect()
+    };
+    // A few nodes: all, as they came.
+    let few: Vec<(u16, &str)> = fit(|at| at as u16).into_iter().take(MAX_FIT_NODES).collect();
+    assert_eq!(best_nodes(few, 7), names[..MAX_FIT_NODES]);
+    let mut best = best_nodes(fit(|at| at as u16), 7);
+    best.sort_unstable();
+    assert_eq!(best, names[150..]);
+    // The best ten are always among them, of the others those that the number chooses.
+    let scores = |at: usize| if at.is_multiple_of(25) { 900 } else { 500 };
+    let (one, other) = (best_nodes(fit(scores), 30), best_nodes(fit(scores), 180));
+    for best in [&one, &other] {
+        assert_eq!(best.len(), MAX_FIT_NODES);
+        assert!((0..250).step_by(25).all(|at| best[..10].contains(&names[at].as_str())));
+    }
+    assert!(one.contains(&"w-031") && !one.contains(&"w-181"), "{one:?}");
+    assert!(other.contains(&"w-181") && !other.contains(&"w-031"), "{other:?}");
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use rstest::rstest;
 
 use super::*;
+use crate::reservations::BindNotStarted;
 
 #[tokio::test(start_paused = true)]
 async fn a_bind_holds_its_cpus_until_the_node_shows_the_pod() {
@@ -40,7 +41,7 @@ async fn binds_at_once_get_different_cpus() {
     for task in tasks {
         match task.await.unwrap() {
             Ok(()) => bound += 1,
-            Err(BindError::Rejected(..)) => {}
+            Err(BindError::NotStarted(BindNotStarted::Rejected(_))) => {}
             Err(other) => panic!("{other}"),
         }
     }
@@ -60,13 +61,16 @@ async fn what_stays_unknown_holds_its_cpus_until_it_is_known(#[case] changes: bo
     let (cluster, instance, to) = with_vm(14).await;
     cluster.fail("create", "pods/binding", 6, Fault::Status(500));
     let error = instance.placer.bind(&to).await.unwrap_err();
-    assert!(matches!(error, BindError::Unknown(..)), "{error}");
+    assert!(matches!(error, BindError::Unknown), "{error}");
     assert_eq!(instance.state(), ([1, 0, 0], vec!["2-15".to_owned()]));
     // The binding may still come: the pod is bound nowhere else, and nobody else gets these CPUs.
     for node in ["steliad", "kubelet"] {
         let node = node.into();
         let error = instance.placer.bind(&ToBind { node, ..to.clone() }).await.unwrap_err();
-        assert!(matches!(error, BindError::UnderWay(..)), "{error}");
+        assert!(
+            matches!(error, BindError::NotStarted(BindNotStarted::UnderWay(_))),
+            "{error}"
+        );
     }
     instance.placer.bind(&cluster.make("other", 2, 14)).await.unwrap();
     let third = cluster.make("third", 3, 14);
@@ -120,7 +124,7 @@ async fn a_conflict_over_an_unchanged_pod_decides_nothing(#[case] conflicts: u32
         return;
     }
     let error = bind.await.unwrap().unwrap_err();
-    assert!(matches!(error, BindError::Unknown(..)), "{error}");
+    assert!(matches!(error, BindError::Unknown), "{error}");
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!((instance.reservation_counts(), cluster.node_of("vm")), ([0; 3], None));
     // Nothing that was sent can bind it any more.
@@ -170,7 +174,7 @@ async fn what_is_refused_is_released() {
         let times = if code == 429 { 100 } else { 1 };
         cluster.fail("create", "pods/binding", times, Fault::Status(code));
         let error = instance.placer.bind(&to).await.unwrap_err();
-        assert!(matches!(error, BindError::Bind(..) | BindError::Unknown(..)), "{error}");
+        assert!(matches!(error, BindError::Failed(_) | BindError::Unknown), "{error}");
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert_eq!((instance.reservation_counts(), cluster.node_of("vm")), ([0; 3], None));
     }
@@ -182,11 +186,17 @@ async fn a_pod_that_is_deleted_or_made_anew_while_it_is_bound() {
     a_second().await;
     cluster.server.remove("", "pods", "vms", "vm");
     let error = instance.placer.bind(&to).await.unwrap_err();
-    assert!(matches!(error, BindError::Gone(_) | BindError::Bind(..)), "{error}");
+    assert!(
+        matches!(
+            error,
+            BindError::NotStarted(BindNotStarted::Gone) | BindError::Failed(_)
+        ),
+        "{error}"
+    );
     // Another pod of that name.
     cluster.make("vm", 2, 4);
     let error = instance.placer.bind(&to).await.unwrap_err();
-    assert!(matches!(error, BindError::Gone(_)), "{error}");
+    assert!(matches!(error, BindError::NotStarted(BindNotStarted::Gone)), "{error}");
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!((instance.reservation_counts(), cluster.node_of("vm")), ([0; 3], None));
 }
@@ -203,7 +213,13 @@ async fn a_pod_that_goes_while_its_binding_is_on_the_way_holds_nothing_afterward
     cluster.server.remove("", "pods", "vms", "vm");
     let again = cluster.make("vm", 2, 4);
     let error = bind.await.unwrap().unwrap_err();
-    assert!(matches!(error, BindError::Gone(_) | BindError::Bind(..)), "{error}");
+    assert!(
+        matches!(
+            error,
+            BindError::NotStarted(BindNotStarted::Gone) | BindError::Failed(_)
+        ),
+        "{error}"
+    );
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!((instance.state(), cluster.node_of("vm")), (NOTHING, None));
     instance.placer.bind(&again).await.unwrap();
@@ -218,6 +234,6 @@ async fn a_pod_that_is_being_deleted_is_not_bound() {
     cluster.change_pod("vm", |pod| pod["metadata"]["deletionTimestamp"] = now.into());
     a_second().await;
     let error = instance.placer.bind(&to).await.unwrap_err();
-    assert!(matches!(error, BindError::Gone(_)), "{error}");
+    assert!(matches!(error, BindError::NotStarted(BindNotStarted::Gone)), "{error}");
     assert_eq!((cluster.node_of("vm"), instance.held("steliad").len()), (None, 0));
 }

@@ -3,6 +3,7 @@
 use stelia_kubelet::Uid;
 
 use super::*;
+use crate::reservations::BindNotStarted;
 use crate::reservations::SETTLE_TIMEOUT;
 
 #[tokio::test(start_paused = true)]
@@ -133,7 +134,10 @@ async fn watches_go_on_after_410_after_outages_and_after_nonsense() {
     );
     let to = cluster.make_on("hostile", "vm", 1, 4);
     let error = instance.placer.bind(&to).await.unwrap_err();
-    assert!(matches!(error, BindError::Unavailable(..)), "{error}");
+    assert!(
+        matches!(error, BindError::NotStarted(BindNotStarted::Unavailable(_))),
+        "{error}"
+    );
 }
 
 /// A pod that was deleted before the list of a new leader may have CPUs still, and the node's object may not show them yet. A standby need not have seen it: its

@@ -161,10 +161,9 @@ impl Instance {
     fn held(&self, node: &str) -> Vec<String> {
         let state = self.placer.state();
         let held = state.reservations.held(node);
-        let cpus = held
-            .iter()
-            .map(|held| held.cpus.map_or("-".to_owned(), ToString::to_string));
-        cpus.collect()
+        let cpus = held.into_iter().map(|(_, one)| one.cpus);
+        cpus.map(|cpus| cpus.map_or("-".to_owned(), |cpus| cpus.to_string()))
+            .collect()
     }
 
     /// The counts, and what is held on the node `steliad`.

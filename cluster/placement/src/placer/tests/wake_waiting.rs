@@ -25,10 +25,8 @@ impl Instance {
         let pod = cluster.pod(name);
         let request = self.placer.request(&pod, None).unwrap().unwrap();
         let pod = crate::apiserver::parse::pod_of(&pod).unwrap();
-        let mut fit = 0;
-        self.placer.evaluate_nodes(&request, offered, |_, answer| {
-            fit += usize::from(matches!(answer, NodeVerdict::Fits(_)));
-        });
+        let answers = self.placer.evaluate_nodes(&request, offered).into_iter();
+        let fit = answers.filter(|answer| matches!(answer, NodeVerdict::Fits(_))).count();
         if fit == 0 {
             self.placer.add_waiting(&pod, request, asked, offered);
         }

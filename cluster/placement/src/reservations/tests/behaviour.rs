@@ -20,7 +20,7 @@ fn a_lost_answer_holds_until_the_pod_is_bound_or_another() {
     let (mut all, begun) = started();
     all.pod_changed(pod(1, 6, Some("a"), 4), seconds(3));
     assert_eq!((held(&all, "a").len(), all.is_open(&begun)), (1, false));
-    assert!(all.held("a")[0].is_ours);
+    assert!(all.held("a")[0].1.is_ours);
     // Another process bound it elsewhere.
     let (mut all, begun) = started();
     all.pod_changed(pod(1, 6, Some("b"), 4), seconds(3));
@@ -60,10 +60,10 @@ fn a_vm_that_never_registers_keeps_its_cpus_and_silences_no_node() {
     bind(&mut all, 1, 4);
     all.pod_changed(running(1, 6), seconds(1));
     all.advance(seconds(30));
-    assert!(!all.held("a")[0].is_late);
+    assert!(!all.held("a")[0].1.is_late);
     all.changed.clear();
     all.advance(seconds(31));
-    assert!(all.held("a")[0].is_late && all.changed.contains("a"));
+    assert!(all.held("a")[0].1.is_late && all.changed.contains("a"));
     assert!(all.available("a", seconds(4000)).is_ok());
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
     // A container that restarts may take its time again.
@@ -77,9 +77,9 @@ fn a_vm_that_never_registers_keeps_its_cpus_and_silences_no_node() {
         ..shown
     };
     all.object_changed(&node("a"), 9, gone, seconds(60));
-    assert!(!all.held("a")[0].is_late);
+    assert!(!all.held("a")[0].1.is_late);
     all.advance(seconds(90));
-    assert!(all.held("a")[0].is_late);
+    assert!(all.held("a")[0].1.is_late);
 }
 
 #[test]
@@ -299,8 +299,8 @@ fn rewritten(version: Version) -> ObservedPod<usize> {
 fn what_another_process_bound_is_not_ours() {
     let mut all = one_node("0-7");
     all.pod_changed(rewritten(6), seconds(1));
-    let held = all.held("a")[0];
-    assert_eq!((held.cpus.unwrap().to_string().as_str(), held.is_ours), ("5", false));
+    assert!(!all.held("a")[0].1.is_ours);
+    assert_eq!(held(&all, "a")[0].1, "5");
 }
 
 #[test]
@@ -309,13 +309,13 @@ fn a_vm_is_late_after_its_container_runs() {
     bind(&mut all, 1, 4);
     // Its image is pulled.
     all.advance(seconds(100));
-    assert!(!all.held("a")[0].is_late);
+    assert!(!all.held("a")[0].1.is_late);
     all.pod_changed(running(1, 6), seconds(100));
     all.pod_changed(running(1, 7), seconds(120));
     all.advance(seconds(129));
-    assert!(!all.held("a")[0].is_late);
+    assert!(!all.held("a")[0].1.is_late);
     all.advance(seconds(130));
-    assert!(all.held("a")[0].is_late);
+    assert!(all.held("a")[0].1.is_late);
 }
 
 #[test]
@@ -326,7 +326,7 @@ fn only_a_few_vms_may_take_long_to_start_and_none_for_ever() {
     }
     // The node chooses the CPUs of a pod that another scheduler bound: it depends on the order.
     all.pod_changed(pod(9, 6, Some("a"), 1), seconds(1));
-    let late = |all: &Reservations<Lowest>| all.held("a").iter().filter(|held| held.is_late).count();
+    let late = |all: &Reservations<Lowest>| all.held("a").iter().filter(|(_, one)| one.is_late).count();
     all.advance(seconds(30));
     assert_eq!(late(&all), 0);
     all.advance(seconds(31));

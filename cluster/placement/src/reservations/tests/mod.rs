@@ -24,7 +24,6 @@ fn lowest(free: &CpuSet, count: usize) -> Option<CpuSet> {
 impl Rules for Lowest {
     type Node = Plain;
     type Request = usize;
-    type Placement = CpuSet;
     type Rejection = &'static str;
 
     fn put_node(&mut self, node: &str, described: Option<Plain>) -> bool {
@@ -35,30 +34,27 @@ impl Rules for Lowest {
         self.0.contains_key(node)
     }
 
-    fn place(&mut self, node: &str, held: &[Held<'_, usize>], request: &usize) -> Result<CpuSet, &'static str> {
-        let chosen = held.iter().filter_map(|held| held.cpus);
+    fn place(&mut self, node: &str, held: Held<usize>, request: &usize) -> Result<Option<CpuSet>, &'static str> {
+        let chosen = held.iter().filter_map(|(_, one)| one.cpus.as_ref());
         let mut free = chosen.fold(self.0[node].free.clone(), |free, cpus| free.difference(cpus));
-        for held in held.iter().filter(|held| held.cpus.is_none()) {
-            let taken = lowest(&free, *held.request).unwrap_or_default();
+        for (_, one) in held.iter().filter(|(_, one)| one.cpus.is_none()) {
+            let taken = lowest(&free, one.request).unwrap_or_default();
             free = free.difference(&taken);
         }
-        lowest(&free, *request).ok_or("too few CPUs are free")
+        let cpus = lowest(&free, *request).ok_or("too few CPUs are free")?;
+        Ok(Some(cpus).filter(|cpus| !cpus.is_empty()))
     }
 
-    fn assigned_cpus(&self, place: &CpuSet) -> Option<CpuSet> {
-        Some(place.clone()).filter(|place| !place.is_empty())
-    }
-
-    fn gets_own_cpus(&self, _: &str, request: &usize) -> bool {
-        *request > 0
+    fn own_cpus(&self, node: &str, request: &usize) -> OwnCpus {
+        match self.0.get(node) {
+            _ if *request == 0 => OwnCpus::Never,
+            Some(node) if node.cpus_at_container_start => OwnCpus::AtRegistration,
+            _ => OwnCpus::AtAdmission,
+        }
     }
 
     fn object_shows(&self, node: &str, pod: Uid) -> bool {
         self.0.get(node).is_some_and(|node| node.pods.contains(&pod))
-    }
-
-    fn is_shown_once_admitted(&self, node: &str, _: &usize) -> bool {
-        !self.0.get(node).is_some_and(|node| node.cpus_at_container_start)
     }
 }
 
@@ -109,9 +105,9 @@ pub(super) fn seconds(seconds: u64) -> Moment {
 
 /// Which pods hold which CPUs on the node; `-` where the node will choose.
 pub(super) fn held(reservations: &Reservations<Lowest>, on: &str) -> Vec<(u128, String)> {
-    let cpus = |cpus: Option<&CpuSet>| cpus.map_or("-".to_owned(), CpuSet::to_string);
+    let cpus = |cpus: &Option<CpuSet>| cpus.as_ref().map_or("-".to_owned(), CpuSet::to_string);
     let held = reservations.held(on);
-    let mut held: Vec<_> = held.iter().map(|held| (number(held.pod), cpus(held.cpus))).collect();
+    let mut held: Vec<_> = held.iter().map(|(pod, one)| (number(*pod), cpus(&one.cpus))).collect();
     held.sort();
     held
 }

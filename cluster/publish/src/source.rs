@@ -1,44 +1,85 @@
-//! One look at the daemon's folder.
+//! Reads the daemon's publication from its folder, again and again.
+
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use stelia_api::publication::{FILE, LOCK, MAX_FILE_BYTES, Publication};
+use tokio::sync::watch;
 
-use crate::reading::Reading;
+/// The pause between two looks, which open two files each. The object is written once in 2 s at most.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a publisher is given: the file's content, and whether the daemon that wrote it lives.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// The last content that could be used.
+    pub publication: Option<Arc<Publication>>,
+    /// The daemon holds its lock.
+    pub daemon_lives: bool,
+    /// Why the file as it is now is not used: missing, cut off, of a newer version.
+    pub problem: Option<String>,
+}
+
+impl Reading {
+    /// What a daemon that lives wrote.
+    pub fn of(publication: Publication) -> Self {
+        Self {
+            publication: Some(Arc::new(publication)),
+            daemon_lives: true,
+            problem: None,
+        }
+    }
+}
 
 /// The file that was read last. The daemon never changes it in place: another one has another inode, or at least another time.
 type Stamp = (u64, i64, i64, u64);
 
-#[derive(Debug)]
-pub(super) struct PublicationReader {
+/// The daemon's folder.
+pub struct Source {
     directory: PathBuf,
     stamp: Option<Stamp>,
     publication: Option<Arc<Publication>>,
     problem: Option<String>,
+    sender: watch::Sender<Reading>,
 }
 
-impl PublicationReader {
-    pub(super) fn new(directory: PathBuf) -> Self {
-        Self {
+impl Source {
+    /// The folder as it is now.
+    pub fn new(directory: PathBuf) -> Self {
+        let mut source = Self {
             directory,
             stamp: None,
             publication: None,
             problem: None,
+            sender: watch::Sender::default(),
+        };
+        source.look();
+        source
+    }
+
+    pub fn readings(&self) -> watch::Receiver<Reading> {
+        self.sender.subscribe()
+    }
+
+    /// Looks at the folder for ever.
+    pub async fn follow(mut self) {
+        loop {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+            self.look();
         }
     }
 
-    pub(super) fn directory(&self) -> &Path {
-        &self.directory
-    }
-
-    /// What the folder tells now. A file that is of no use takes nothing away: the last good one stands.
-    pub(super) fn now(&mut self) -> Reading {
+    /// Reads what the folder tells now. A file that is of no use takes nothing away: the last good one stands.
+    fn look(&mut self) {
         let path = self.directory.join(FILE);
         let file = self.file(&path);
         if let Err(error) = file {
@@ -50,11 +91,16 @@ impl PublicationReader {
             Ok(locked) => (locked, None),
             Err(error) => (false, Some(format!("lock {}: {error}", lock.display()))),
         };
-        Reading {
+        let reading = Reading {
             publication: self.publication.clone(),
             daemon_lives,
             problem: self.problem.clone().or(problem),
-        }
+        };
+        self.sender.send_if_modified(|before| {
+            let changed = *before != reading;
+            *before = reading;
+            changed
+        });
     }
 
     fn file(&mut self, path: &Path) -> io::Result<()> {
