@@ -117,13 +117,8 @@ const PUBLISH: &str = "cluster/publish/src/metrics.rs";
 const PLACEMENT: &str = "cluster/placement/src/extender/metrics.rs";
 /// Samples of the cluster's programs that alerts ask for, with their labels and, in those programs' sources, the text that defines each.
 const CLUSTER: [(&str, &[&str], &str, &str); 5] = [
-    ("stelia_publish_settled", &[], PUBLISH, "\"stelia_publish_settled\""),
-    (
-        "stelia_publish_problem",
-        &["part"],
-        PUBLISH,
-        "\"stelia_publish_problem\"",
-    ),
+    ("stelia_publish_settled", &[], PUBLISH, "\"settled\""),
+    ("stelia_publish_problem", &["part"], PUBLISH, "\"problem\""),
     ("stelia_placement_ready", &[], PLACEMENT, "\"ready\""),
     ("stelia_placement_refused_total", &[], PLACEMENT, "\"refused\""),
     ("stelia_placement_silent_nodes", &[], PLACEMENT, "\"silent_nodes\""),
