@@ -44,13 +44,15 @@ impl EngineState {
         }
     }
 
-    /// Mark everything as out of date, and have the tasks beside the engine look at what is theirs.
+    /// Mark everything as out of date, try again what rests, and have the tasks beside the engine look at what is theirs.
     pub(super) fn audit(&mut self, trigger: Trigger) {
         self.mark_everything(trigger);
+        self.retries.wake_all();
         self.audits.send_replace(());
     }
 
-    /// Mark everything as out of date.
+    /// Mark everything as out of date. No rest is ended: a container can have the kernel drop events all the time, and what cannot be read may
+    /// stay so.
     pub(super) fn mark_everything(&mut self, trigger: Trigger) {
         self.looked = Instant::now();
         self.has_unread_parts = false;
@@ -65,7 +67,6 @@ impl EngineState {
         self.dirty.node();
         self.mark_outside();
         self.dirty.audit = self.picture.snapshot.instances.keys().cloned().collect();
-        self.retries.wake_all();
         self.recent_looks.forget_old(Instant::now());
         self.rates.forget_old(Instant::now());
         self.watch_node();

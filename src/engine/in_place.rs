@@ -154,27 +154,46 @@ pub(super) fn set_ours(cgroups: &dyn Cgroups, path: &CgroupPath, want: &CpuSet) 
     let mut recorded = ours.clone();
     if !want.is_subset(&ours) {
         recorded = ours.union(want);
-        cgroups.set_attribute(path, ADDED, &recorded.to_string())?;
+        record_ours(cgroups, path, &recorded)?;
     }
     let list = now.difference(&ours).union(want);
     if list != now {
-        cgroups.write(path, File::CpusExclusive, &list.to_string())?;
+        let written = cgroups.write(path, File::CpusExclusive, &list.to_string());
+        // What the list does not take, as another tree has it, would be asked for again with the CPUs of each other instance.
+        if written.is_err() && recorded != ours {
+            record_ours(cgroups, path, &ours)?;
+        }
+        written?;
     }
-    if want.is_empty() {
-        cgroups.remove_attribute(path, ADDED)?;
-    } else if recorded != *want {
-        cgroups.set_attribute(path, ADDED, &want.to_string())?;
+    if want.is_empty() || recorded != *want {
+        record_ours(cgroups, path, want)?;
     }
     Ok(())
 }
 
-/// Have these CPUs, too, in the list of stelia.slice, or among those added to that of a cgroup of kubelet's.
-pub(super) fn extend(cgroups: &dyn Cgroups, path: &CgroupPath, by: &CpuSet) -> Result<(), CgroupError> {
-    if *path != CgroupPath::slice() {
-        return set_ours(cgroups, path, &read_ours(cgroups, path)?.union(by));
+fn record_ours(cgroups: &dyn Cgroups, path: &CgroupPath, cpus: &CpuSet) -> Result<(), CgroupError> {
+    if cpus.is_empty() {
+        return cgroups.remove_attribute(path, ADDED);
     }
-    let list = read_cpus(cgroups, path, File::CpusExclusive)?.union(by);
-    cgroups.write(path, File::CpusExclusive, &list.to_string())
+    cgroups.set_attribute(path, ADDED, &cpus.to_string())
+}
+
+/// Have these CPUs, too, in the list of stelia.slice, or among those added to that of a cgroup of kubelet's. The error names these alone: others
+/// in the list are other pods', and the instance's pod is told of what failed.
+pub(super) fn extend(cgroups: &dyn Cgroups, path: &CgroupPath, by: &CpuSet) -> Result<(), CgroupError> {
+    let extended = || {
+        let now = read_cpus(cgroups, path, File::CpusExclusive)?;
+        if *path == CgroupPath::slice() {
+            return cgroups.write(path, File::CpusExclusive, &now.union(by).to_string());
+        }
+        // What a daemon recorded that died before it was added is nobody's.
+        let added = read_ours(cgroups, path)?.intersection(&now);
+        set_ours(cgroups, path, &added.union(by))
+    };
+    extended().map_err(|CgroupError { cause, .. }| CgroupError {
+        operation: format!("add \"{by}\" to {path}/{}", File::CpusExclusive.name()),
+        cause,
+    })
 }
 
 /// Remove the record of a container, whose whole cgroup is given, from its pod's cgroup; without its schema, which goes first, the

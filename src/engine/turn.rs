@@ -62,6 +62,7 @@ impl EngineState {
         self.view_writer
             .show(&mut self.picture, &self.settings.policies, &assessed, &shown, &gone);
         self.instance_log.instances(&self.picture, &assessed, &gone);
+        self.wake_misplaced_floats(&assessed);
         assessed.retain(|pod, _| !self.retries.instances.rests(pod));
         self.retries.waiting.extend(waits.keys().cloned());
         let plan = self.plan(&assessed, &waits, shared);
@@ -72,6 +73,17 @@ impl EngineState {
         self.answer(settled.into_iter().chain(others).collect());
         if !self.is_due() && self.systemd_calls.is_idle() {
             self.end_pass();
+        }
+    }
+
+    /// End the rests of instances whose floats must leave CPUs: another VM may have them without a partition.
+    fn wake_misplaced_floats(&mut self, assessed: &BTreeMap<PodUid, Assessment>) {
+        let (snapshot, facts, policies) = (&self.picture.snapshot, &self.picture.facts, &self.settings.policies);
+        for (pod, assessment) in assessed {
+            let instance = self.picture.find(pod).filter(|_| self.retries.instances.rests(pod));
+            if instance.is_some_and(|instance| assessment.float_must_leave(snapshot, facts, policies, instance)) {
+                self.retries.instances.wake(pod);
+            }
         }
     }
 

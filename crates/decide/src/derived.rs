@@ -13,7 +13,7 @@ use stelia_settings::Policies;
 use super::degraded::degraded;
 use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
 use super::float::{until_attached, with_spare};
-use super::home::float_cpus;
+use super::home::{float_cpus, float_must_leave};
 use super::partition_kind::pinned;
 use super::steps::{Inputs, ThreadPlacement, current_placement, must_float, thread_placement};
 use super::totals::{Of, Totals};
@@ -166,6 +166,22 @@ impl Assessment {
         };
         assessment.degraded = degraded(snapshot, facts, instance, &assessment);
         assessment
+    }
+
+    /// Whether the instance's float has CPUs that it is to leave.
+    pub fn float_must_leave(
+        &self,
+        snapshot: &Snapshot,
+        facts: &Derived,
+        policies: &Policies,
+        instance: &Instance,
+    ) -> bool {
+        let inputs = Inputs {
+            snapshot,
+            facts,
+            policies,
+        };
+        float_must_leave(&inputs, instance, self.float.as_ref())
     }
 }
 

@@ -78,7 +78,7 @@ pub struct Level {
     pub path: CgroupPath,
     /// `cpuset.cpus.exclusive`; `None` where the kernel has no such file.
     pub exclusive: Option<CpuSet>,
-    /// The part of it that was added here, as recorded on the cgroup.
+    /// What was added here, as recorded on the cgroup: before it is added, so some of it may not be in the list.
     pub ours: CpuSet,
 }
 
@@ -87,6 +87,12 @@ impl Level {
     pub fn has(&self, cpus: &CpuSet) -> bool {
         let listed = self.exclusive.as_ref().is_some_and(|list| cpus.is_subset(list));
         listed && cpus.is_subset(&self.ours)
+    }
+
+    /// The part of the list that was added here.
+    pub(crate) fn added(&self) -> CpuSet {
+        let list = self.exclusive.as_ref();
+        list.map(|list| list.intersection(&self.ours)).unwrap_or_default()
     }
 }
 

@@ -358,7 +358,8 @@ impl Node {
             let own = lied.iter().filter(|planned| planned.whom.pod() == Some(&tenant));
             for planned in own.filter(|own| !plan.contains(own)) {
                 let step = &planned.step;
-                assert!(!step.is_of_record() && !matches!(step, Step::SetOurs(..)), "{step:?}");
+                let is_of_levels = matches!(step, Step::SetOurs(..) | Step::Extend(..));
+                assert!(!step.is_of_record() && !is_of_levels, "{step:?}");
                 if let Step::Write(cgroup, File::Cpus | File::CpusExclusive, list) = step {
                     let instance = &truth.instances[&tenant];
                     let float_of = |instance: &stelia_decide::Instance| {

@@ -7,7 +7,7 @@ mod scope;
 mod threads;
 
 pub(crate) use scope::remove_abandoned;
-pub(crate) use threads::{float_cpus, remove_below, set_float};
+pub(crate) use threads::{float_cpus, float_must_leave, remove_below, set_float};
 
 use stelia_cpus::CpuSet;
 use stelia_kernel::cgroup::CgroupPath;

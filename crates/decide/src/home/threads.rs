@@ -165,6 +165,13 @@ pub(crate) fn set_float(inputs: &Inputs<'_>, instance: &Instance, float: Option<
     float_write(instance, float_list(inputs, instance, float).as_ref())
 }
 
+/// Whether float has CPUs that it is to leave.
+pub(crate) fn float_must_leave(inputs: &Inputs<'_>, instance: &Instance, float: Option<&CpuSet>) -> bool {
+    let list = float_list(inputs, instance, float);
+    let now = instance.float().map(|leaf| &leaf.cpus);
+    now.zip(list).is_some_and(|(now, list)| !now.is_subset(&list))
+}
+
 fn float_write(instance: &Instance, list: Option<&CpuSet>) -> Option<Step> {
     let now = instance.float().map(|leaf| leaf.cpus.clone()).unwrap_or_default();
     let list = list.filter(|list| **list != now)?;

@@ -19,14 +19,15 @@ pub(crate) fn growing_list(instance: &Instance) -> CpuSet {
     }
 }
 
-/// The list above all instances, where it lacks CPUs of this one's partition.
+/// The list above all instances, where it lacks CPUs that this one's partition is to have. Those that it is to leave are no reason: another
+/// program may have them.
 pub(crate) fn extend_above(snapshot: &Snapshot, instance: &Instance) -> Option<Step> {
-    let (above, want) = (instance.above(), growing_list(instance));
-    let lacks = instance.record.has_partition() && !want.is_empty() && !above.has(snapshot, &want);
+    let (above, want) = (instance.above(), &instance.record.exclusive);
+    let lacks = instance.record.has_partition() && !want.is_empty() && !above.has(snapshot, want);
     if !lacks {
         return None;
     }
-    Some(Step::Extend(above.path(snapshot)?, want))
+    Some(Step::Extend(above.path(snapshot)?, want.clone()))
 }
 
 /// Lists that grow, before the partition is made: the outer levels first.

@@ -41,7 +41,7 @@ impl<'a> SharedLists<'a> {
             .union(&snapshot.left_in_place);
         let level = snapshot.kubepods.as_ref();
         let of_kubepods = Wanted {
-            remaining: level.map(|level| level.ours.intersection(&all)).unwrap_or_default(),
+            remaining: level.map(|level| level.added().intersection(&all)).unwrap_or_default(),
             growing,
             all,
         };

@@ -167,16 +167,6 @@ impl Step {
         !partition.is_partition() && is_of_unit || above == Above::Slice && is_of_controllers()
     }
 
-    /// Whether it gives exclusive CPUs to a cgroup of an instance, or above it. A valid partition takes none that come into the lists above it
-    /// only later, until its own list is written otherwise and back (kernel: `update_cpumasks_hier`): so these go from above to below.
-    pub fn gives_exclusive_cpus(&self) -> bool {
-        match self {
-            Self::Write(_, File::CpusExclusive, list) => !list.is_empty(),
-            Self::Extend(..) => true,
-            _ => false,
-        }
-    }
-
     /// The unit, where systemd takes the step. The engine does not wait for its answer.
     pub fn systemd_unit(&self) -> Option<&str> {
         match self {
