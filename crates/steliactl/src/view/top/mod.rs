@@ -203,6 +203,7 @@ impl Render for Model {
 fn heading(model: &Model, clock: &str) -> String {
     let vms = model.instances.iter();
     let used = vms.clone().filter_map(|vm| vm.rates.utilisation_percent);
+    // The sum of no floats is -0.0.
     let used = used.fold(0.0, |all, one| all + one) / 100.0;
     format!(
         "{clock}  {}; vCPUs use {used:.1} CPUs",
