@@ -282,7 +282,7 @@ impl ReasonCode {
             Self::NoCpusNow => of(
                 "no CPUs now",
                 "all threads run on shared CPUs",
-                "run steliactl status: kubelet's file cannot be used",
+                "run steliactl why node: kubelet's file cannot be used",
             ),
             Self::NoPartitionYet => of(
                 "no partition",

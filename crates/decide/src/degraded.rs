@@ -40,12 +40,7 @@ pub(super) fn degraded(
     cpus(snapshot, instance, assessment, &mut reasons);
     container(instance, &assessment.entitlement, &mut reasons);
     if record.phase.has_vcpus() && !instance.is_over() {
-        vcpus(
-            facts,
-            instance,
-            snapshot.unplug_overdue.contains(&record.pod),
-            &mut reasons,
-        );
+        vcpus(snapshot, facts, instance, !assessment.must_float, &mut reasons);
         reasons
             .found
             .extend(snapshot.disturbances.of(&record.pod, &record.exclusive));
@@ -166,8 +161,8 @@ fn astray(snapshot: &Snapshot, instance: &Instance, float: &CpuSet, reasons: &mu
     }
 }
 
-/// Reasons in its vCPU threads. `overdue`: they were not unplugged in time when its CPUs became fewer.
-fn vcpus(facts: &Derived, instance: &Instance, overdue: bool, reasons: &mut Reasons<'_>) {
+/// Reasons in its vCPU threads. `is_held`: they do not have to run on shared CPUs, for which steliad gives up the partition.
+fn vcpus(snapshot: &Snapshot, facts: &Derived, instance: &Instance, is_held: bool, reasons: &mut Reasons<'_>) {
     let record = &instance.record;
     for (thread, now) in record.vcpus.iter().zip(&instance.vcpus) {
         if now.is_none() {
@@ -196,7 +191,7 @@ fn vcpus(facts: &Derived, instance: &Instance, overdue: bool, reasons: &mut Reas
     }
     let shares = instance.tree.has_float() && !record.vcpus.is_empty();
     if shares && record.vcpus.iter().all(|thread| thread.cpu.is_none()) {
-        let why = if overdue {
+        let why = if snapshot.unplug_overdue.contains(&record.pod) {
             "; the guest did not give up vCPUs in time"
         } else {
             ""
@@ -208,7 +203,7 @@ fn vcpus(facts: &Derived, instance: &Instance, overdue: bool, reasons: &mut Reas
         let text = format!("{} vCPUs share the CPUs {}{why}", vcpus.count(), record.exclusive);
         reasons.own(ReasonCode::TooManyVcpus, text);
     }
-    if record.phase == Phase::Isolated && !none_online {
+    if record.phase == Phase::Isolated && is_held && !none_online {
         let partition = instance.vcpu().map_or("absent", |vcpu| &vcpu.partition);
         if partition != record.partition.name() {
             let text = format!(

@@ -47,7 +47,7 @@ impl Render for Resized {
         }
         let steps = (1..).zip(self.fix.lines()).map(|(at, step)| format!("{at}. {step}\n"));
         let (label, steps) = (("NOTE", Meaning::Plain), steps.collect::<String>());
-        Block::new(label, pod, &self.text, "the VM restarts", steps).text(style)
+        Block::new(label, pod, &self.text, "a change restarts the VM", steps).text(style)
     }
 
     fn failure(&self) -> Option<String> {
@@ -125,7 +125,7 @@ fn advice(found: &Found, cpus: u32) -> (String, String) {
     let set = format!("set cpu: \"{cpus}\" in requests and limits of container {container}");
     let text = format!("kubelet assigned CPUs {from}, and a pod keeps its CPUs until it is deleted{now}");
     let fix = format!(
-        "{first}kubectl get pod {name} -o jsonpath='{{.metadata.ownerReferences[*].kind}}'\n\
+        "{first}kubectl describe pod {name} | grep Controlled\n\
          if that prints an owner: {set} in its template (KubeVirt: the VirtualMachine's CPUs), then restart the owner\n\
          if that prints nothing: {set} in MANIFEST, then kubectl replace --force -f MANIFEST"
     );

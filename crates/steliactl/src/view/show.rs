@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
+use stelia_api::State;
 use stelia_kernel::locality::size;
 use stelia_model::{Instance, PinnedThread};
 use stelia_settings::Isolation;
@@ -212,10 +213,10 @@ impl VmDetails {
     fn vcpus(&self, full: bool) -> String {
         let all = &self.instance.vcpus;
         let most = if full { all.len() } else { MAX_VCPUS };
+        let is_pinned = matches!(self.instance.state, State::Isolated | State::Pinned);
         let one = |PinnedThread { thread, .. }: &PinnedThread| {
-            let cpu = thread
-                .cpu
-                .map_or("not pinned".to_owned(), |cpu| format!("on CPU {cpu}"));
+            let pinned = thread.cpu.filter(|_| is_pinned);
+            let cpu = pinned.map_or("not pinned".to_owned(), |cpu| format!("on CPU {cpu}"));
             let tid = if full {
                 format!(" (tid {})", thread.task.id)
             } else {

@@ -6,7 +6,7 @@ use stelia_api::{Reason, ReasonCode};
 
 use super::kubelet::OF_FILE;
 use super::{CheckResult, Diagnosis, Observed, Outcome, SOCKET, TRACING, diagnosis, fail, note, pass, warn};
-use crate::check::noise::{NOT_REPORTED, STEER};
+use crate::check::noise::{NOT_REPORTED, START, STEER};
 use crate::shared::daemon::{Failure, is_reported};
 use crate::shared::output::counted;
 
@@ -90,7 +90,8 @@ pub(super) fn steering(seen: &Observed) -> CheckResult {
             "devices, and irqbalance where it runs, may interrupt the VMs' CPUs",
             STEER,
         ),
-        "" => note(NOT_REPORTED, "", ""),
+        "" if told.node.instances.is_empty() => note(NOT_REPORTED, "", ""),
+        "" => note(NOT_REPORTED, "", START),
         _ if quiet.report.irqbalance == Irqbalance::NotInformed => {
             let fact = "irqbalance could not be sent the list of the VMs' CPUs";
             warn(fact, "it may put interrupts there", "steliactl noise")

@@ -27,7 +27,7 @@ const RESCUER: &str = "kworker/R-";
 pub(crate) const NOT_REPORTED: &str = "steliad-quiet has not reported";
 
 const JOURNAL: &str = "journalctl -eu steliad-quiet";
-const START: &str = "systemctl enable --now steliad-quiet.socket";
+pub(crate) const START: &str = "systemctl enable --now steliad-quiet.socket";
 pub(crate) const STEER: &str =
     "set irq-steering = \"shared\" in /etc/stelia/steliad.toml, then systemctl reload steliad";
 const OF_THREAD: &str = "look for a setting of its driver's or subsystem's (/usr/share/doc/steliad/quiet-cpus.md)";

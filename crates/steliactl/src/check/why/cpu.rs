@@ -72,12 +72,14 @@ fn short(owner: &Owner, pods: &Pods) -> String {
 }
 
 fn of_vm(answer: &mut Answer, name: &Pod, vm: &Instance, by: &str, cpu: u32) {
-    let runs = match vm.vcpus.iter().find(|vcpu| vcpu.thread.cpu == Some(cpu)) {
+    let is_pinned = matches!(vm.state, State::Isolated | State::Pinned);
+    let runs = match vm.vcpus.iter().find(|vcpu| is_pinned && vcpu.thread.cpu == Some(cpu)) {
         Some(vcpu) => format!("{} (tid {})", vcpu.thread.role, vcpu.thread.task.id),
         None => "no vCPU pinned here".to_owned(),
     };
     let text = format!("{name} ({}), {runs}, assigned by {by}", Condition::of(vm));
-    answer.facts.say("Owner", text);
+    let label = if vm.state == State::Evicted { "Before" } else { "Owner" };
+    answer.facts.say(label, text);
     if !vm.class().is_empty() {
         answer.facts.say("Class", vm.class());
     }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use stelia_cpus::CpuSet;
 use stelia_cpus::text::near::nearest;
 
-use crate::shared::daemon::{Client, Description, Failure, Pods, Rows, fact};
+use crate::shared::daemon::{Client, Condition, Description, Failure, Pods, Rows, counts, fact};
 use crate::shared::kernel::{Roots, host_name, interrupts};
 use crate::shared::output::{OutputOptions, Render, TextStyle, counted, now, paragraph, printable};
 
@@ -120,7 +120,8 @@ fn of_node(description: &Description, host: &str) -> Answer {
         count => counted(count, "problem"),
     };
     let details = json!({ "problems": problems, "cpu_source": node.cpu_source });
-    let mut answer = Answer::new(format!("{host} has {has}"), details);
+    let vms = counts(node.instances.values().map(|vm| Condition::of(vm)));
+    let mut answer = Answer::new(format!("{host} has {has}; {vms}"), details);
     for problem in problems {
         answer.facts.reason("Problem", problem);
     }

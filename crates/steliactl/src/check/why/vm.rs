@@ -79,7 +79,7 @@ pub(super) fn answer(
 fn cpus(answer: &mut Answer, description: &Description, instance: &Instance) {
     let (node, own) = (&description.node, &instance.exclusive);
     let host = nodes(&node.topology, own).to_string();
-    let mut text = if own.is_empty() {
+    let mut text = if own.is_empty() || instance.state == State::Evicted {
         "none of its own".to_owned()
     } else {
         format!("{own} on NUMA {host}, assigned by {}", node.cpu_source.name())

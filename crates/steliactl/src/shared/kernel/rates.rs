@@ -27,7 +27,7 @@ pub(crate) struct Model {
     pub seconds: f64,
     /// What is wrong on the node.
     pub problems: Vec<Reason>,
-    /// Where there is no VM, a sentence of those that were released or ended.
+    /// A sentence of the VMs that were released or ended.
     #[serde(skip)]
     pub former: Option<String>,
     pub instances: Vec<InstanceRates>,

@@ -54,9 +54,7 @@ impl<'a> Source<'a> {
         let now = Sample::read(&described, self.roots, self.began.elapsed());
         let mut model = rates(&self.before, &now);
         self.before = now;
-        if model.instances.is_empty() {
-            model.former = former;
-        }
+        model.former = former;
         model
     }
 
@@ -196,8 +194,8 @@ impl Render for Model {
             .iter()
             .map(|words| output::paragraph(&output::printable(words), style));
         let former: String = former.collect();
-        let heading = heading(self, &format!("{} UTC", clock(output::now())));
-        format!("{heading}\n{problems}{table}{former}\n")
+        let heading = output::paragraph(&heading(self, &format!("{} UTC", clock(output::now()))), style);
+        format!("{heading}{problems}{table}{former}\n")
     }
 }
 
@@ -205,7 +203,8 @@ impl Render for Model {
 fn heading(model: &Model, clock: &str) -> String {
     let vms = model.instances.iter();
     let used = vms.clone().filter_map(|vm| vm.rates.utilisation_percent);
-    let used = used.sum::<f64>() / 100.0;
+    // The sum of no floats is -0.0.
+    let used = used.fold(0.0, |all, one| all + one) / 100.0;
     format!(
         "{clock}  {}; vCPUs use {used:.1} CPUs",
         counts(vms.map(InstanceRates::condition))
