@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use stelia_cpus::CpuSet;
 use stelia_cpus::rate::Backoff;
 use stelia_kubelet::PodUid;
 
@@ -25,6 +26,8 @@ struct Attempts {
     rests: u32,
     /// When the rest ends; `None` while it does not rest.
     until: Option<Instant>,
+    /// The CPUs that float was to have when the rest was ended early for that.
+    woken_for: Option<CpuSet>,
     /// What failed in the last turn.
     failures: Vec<String>,
 }
@@ -98,6 +101,19 @@ impl<K: Ord + Clone> RetryTable<K> {
         }
     }
 
+    /// End its rest because float is to have these CPUs, once for the same CPUs: if float does not take them, the rest that follows is whole.
+    pub(super) fn wake_for(&mut self, who: &K, float: CpuSet) {
+        if let Some(attempts) = self
+            .0
+            .get_mut(who)
+            .filter(|attempts| attempts.woken_for.as_ref() != Some(&float))
+        {
+            attempts.until = None;
+            attempts.turns = 0;
+            attempts.woken_for = Some(float);
+        }
+    }
+
     /// End every rest.
     pub(super) fn wake_all(&mut self) {
         for attempts in self.0.values_mut() {
@@ -148,6 +164,7 @@ impl<K: Ord + Clone> RetryTable<K> {
         rested
             .map(|(who, attempts)| {
                 attempts.until = None;
+                attempts.woken_for = None;
                 who.clone()
             })
             .collect()

@@ -81,8 +81,9 @@ impl EngineState {
         let (snapshot, facts, policies) = (&self.picture.snapshot, &self.picture.facts, &self.settings.policies);
         for (pod, assessment) in assessed {
             let instance = self.picture.find(pod).filter(|_| self.retries.instances.rests(pod));
-            if instance.is_some_and(|instance| assessment.float_must_leave(snapshot, facts, policies, instance)) {
-                self.retries.instances.wake(pod);
+            let list = instance.and_then(|instance| assessment.float_must_leave(snapshot, facts, policies, instance));
+            if let Some(list) = list {
+                self.retries.instances.wake_for(pod, list);
             }
         }
     }

@@ -168,14 +168,14 @@ impl Assessment {
         assessment
     }
 
-    /// Whether the instance's float has CPUs that it is to leave.
+    /// The CPUs that the instance's float is to have, where it has others that it must leave.
     pub fn float_must_leave(
         &self,
         snapshot: &Snapshot,
         facts: &Derived,
         policies: &Policies,
         instance: &Instance,
-    ) -> bool {
+    ) -> Option<CpuSet> {
         let inputs = Inputs {
             snapshot,
             facts,

@@ -165,11 +165,10 @@ pub(crate) fn set_float(inputs: &Inputs<'_>, instance: &Instance, float: Option<
     float_write(instance, float_list(inputs, instance, float).as_ref())
 }
 
-/// Whether float has CPUs that it is to leave.
-pub(crate) fn float_must_leave(inputs: &Inputs<'_>, instance: &Instance, float: Option<&CpuSet>) -> bool {
-    let list = float_list(inputs, instance, float);
-    let now = instance.float().map(|leaf| &leaf.cpus);
-    now.zip(list).is_some_and(|(now, list)| !now.is_subset(&list))
+/// The CPUs that float is to have, where it has others that it must leave.
+pub(crate) fn float_must_leave(inputs: &Inputs<'_>, instance: &Instance, float: Option<&CpuSet>) -> Option<CpuSet> {
+    let now = &instance.float()?.cpus;
+    float_list(inputs, instance, float).filter(|list| !now.is_subset(list))
 }
 
 fn float_write(instance: &Instance, list: Option<&CpuSet>) -> Option<Step> {
