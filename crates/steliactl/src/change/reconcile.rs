@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::shared::daemon::{
     Client, Condition, Description, Failure, Mode, NODE, Pods, counted_uids, counts, lines_by_pod,
 };
-use crate::shared::output::{Render, TextStyle, counted, paragraph, printable};
+use crate::shared::output::{Render, TextStyle, counted, paragraph, printable, some_of};
 
 /// The daemon's answer.
 #[derive(Debug, Serialize)]
@@ -67,8 +67,17 @@ impl Reconciled {
             .and_then(Value::as_array)
             .into_iter()
             .flatten();
-        let wrong = counted_uids(reasons.filter_map(|row| row.get(0)?.as_str()))?;
-        Some(format!("still wrong: {wrong}: steliactl verify"))
+        let (uids, pods) = (
+            reasons.filter_map(|row| row.get(0)?.as_str()),
+            Pods::of(&self.described),
+        );
+        let names = uids
+            .clone()
+            .filter(|uid| *uid != NODE)
+            .map(|uid| pods.get(uid).to_string());
+        let (wrong, names) = (counted_uids(uids)?, some_of(names, 3));
+        let names = if names.is_empty() { names } else { format!(" ({names})") };
+        Some(format!("still wrong: {wrong}{names}: steliactl verify"))
     }
 }
 
@@ -119,7 +128,7 @@ mod tests {
         let report = json!({"reasons": reasons, "steps": 9, "moves": 1, "repaired": 2, "pass": 7});
         let changed = answer(report.clone(), false);
         insta::assert_snapshot!(changed.text(columns(80)));
-        assert!(changed.failure().unwrap().starts_with("still wrong: the node, 3 VMs: "));
+        assert!(changed.failure().unwrap().starts_with("still wrong: the node, 3 VMs ("));
         assert_eq!(answer(report, true).failure(), None);
         // What waits is shown by the count of states alone.
         let nothing = answer(json!({"reasons": [], "steps": 0}), false);

@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 use stelia_cpus::CpuSet;
 use stelia_cpus::text::near::nearest;
 
-use crate::shared::daemon::{Client, Condition, Description, Failure, Pods, Rows, counts, fact};
+use crate::shared::daemon::{
+    Client, Condition, Description, Failure, Pods, Rows, counts, fact, former_in_words, former_vms,
+};
 use crate::shared::kernel::{Roots, host_name, interrupts};
 use crate::shared::output::{OutputOptions, Render, TextStyle, counted, now, paragraph, printable};
 
@@ -124,6 +126,10 @@ fn of_node(description: &Description, host: &str) -> Answer {
     let mut answer = Answer::new(format!("{host} has {has}; {vms}"), details);
     for problem in problems {
         answer.facts.reason("Problem", problem);
+    }
+    let former: Vec<_> = former_vms(description).collect();
+    if let Some(released) = former_in_words(description, &former) {
+        answer.facts.say("Released", released);
     }
     // A file that is damaged says nothing of the policy, and steliad acts on no other than static.
     let by_kubelet = node.cpu_source.needs_static_policy().then_some("static");

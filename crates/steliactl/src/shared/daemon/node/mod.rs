@@ -3,9 +3,11 @@
 #[cfg(test)]
 pub(crate) mod testing;
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
-use stelia_api::ReasonCode;
 use stelia_api::quiet::{Remaining, RemainingCause};
+use stelia_api::{ReasonCode, State};
 use stelia_cpus::CpuSet;
 pub(crate) use stelia_model::Description;
 use stelia_model::FormerVm;
@@ -91,11 +93,14 @@ pub(crate) fn former_vms(description: &Description) -> impl Iterator<Item = (Pod
     former.map(|one| (Pod::new(&one.pod, one.pod_name.as_ref()), one.ended_us))
 }
 
-/// What an instance holds comes before kubelet's entries, because the kernel enforces it.
+/// What an instance holds comes before kubelet's entries, because the kernel enforces it. One that is evicted holds none that another pod has.
 pub(crate) fn owner(description: &Description, cpu: u32) -> Owner {
     let node = &description.node;
+    let has_it = |containers: &BTreeMap<String, CpuSet>| containers.values().any(|cpus| cpus.contains(cpu));
+    let assigned = node.entries.iter().find(|(_, containers)| has_it(containers));
     for (pod, instance) in &node.instances {
-        if instance.exclusive.contains(cpu) {
+        let is_anothers = instance.state == State::Evicted && assigned.is_some_and(|(other, _)| other != pod);
+        if instance.exclusive.contains(cpu) && !is_anothers {
             return Owner::Instance {
                 pod: pod.to_string(),
                 whole: instance.degraded.is_empty(),
@@ -103,10 +108,8 @@ pub(crate) fn owner(description: &Description, cpu: u32) -> Owner {
             };
         }
     }
-    for (pod, containers) in node.entries.iter() {
-        if containers.values().any(|cpus| cpus.contains(cpu)) {
-            return Owner::Pod { pod: pod.to_string() };
-        }
+    if let Some((pod, _)) = assigned {
+        return Owner::Pod { pod: pod.to_string() };
     }
     if let Some(pools) = &node.pools {
         let whose = [
