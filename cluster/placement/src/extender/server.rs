@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::header::{CONNECTION, CONTENT_TYPE};
@@ -10,14 +11,16 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
+use stelia_cpus::text::named;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::calls::CallError;
+use super::idle_timeout::{IdleTimeout, TimedStream};
 use super::tls::Tls;
 use super::{calls, metrics};
 use crate::placer::{NotReady, Placer};
@@ -28,11 +31,11 @@ pub struct Bounds {
     pub connections: usize,
     /// Until a request's headers are there, and until a TLS handshake is done.
     pub headers: Duration,
+    /// Until an answer is read and the next request of a connection begins. kube-scheduler closes an idle one after 90 s.
+    pub idle: Duration,
     /// Until its body is there.
     pub body: Duration,
     pub body_bytes: usize,
-    /// Until its answer is read.
-    pub answer: Duration,
 }
 
 impl Default for Bounds {
@@ -40,16 +43,19 @@ impl Default for Bounds {
         Self {
             connections: 256,
             headers: Duration::from_secs(5),
+            idle: Duration::from_secs(120),
             body: Duration::from_secs(10),
             // 10,000 names of 253 characters and the largest pod are 4 MB.
             body_bytes: 8 << 20,
-            answer: Duration::from_secs(30),
         }
     }
 }
 
 /// The pause after accept(2) failed, for example with too many open files.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// How often each connection checks whether this instance is still the leader.
+const LEADER_CHECK_PERIOD: Duration = Duration::from_secs(1);
 
 /// What is answered on an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +76,11 @@ pub struct Service {
 pub async fn serve(placer: Arc<Placer>, listener: TcpListener, service: Service, ended: CancellationToken) {
     let bounds = service.bounds;
     let free = Arc::new(Semaphore::new(bounds.connections));
-    let service = Arc::new(service);
+    let client = Client {
+        placer,
+        service: Arc::new(service),
+        ended: ended.clone(),
+    };
     loop {
         // At the limit, the kernel keeps further connections waiting.
         let permit = tokio::select! {
@@ -89,9 +99,9 @@ pub async fn serve(placer: Arc<Placer>, listener: TcpListener, service: Service,
             },
             () = ended.cancelled() => break,
         };
-        let (placer, service) = (placer.clone(), service.clone());
+        let client = client.clone();
         tokio::spawn(async move {
-            connection(placer, &service, stream).await;
+            client.connection(stream).await;
             drop(permit);
         });
     }
@@ -100,42 +110,82 @@ pub async fn serve(placer: Arc<Placer>, listener: TcpListener, service: Service,
     let _ = tokio::time::timeout(bounds.body, free.acquire_many(all)).await;
 }
 
-async fn connection(placer: Arc<Placer>, service: &Service, stream: TcpStream) {
-    let _ = stream.set_nodelay(true);
-    let Some(tls) = &service.tls else {
-        return http(placer, service, stream).await;
-    };
-    match tokio::time::timeout(service.bounds.headers, tls.acceptor().accept(stream)).await {
-        Ok(Ok(stream)) => http(placer, service, stream).await,
-        Ok(Err(cause)) => debug!("a client's TLS handshake: {cause}"),
-        Err(_) => debug!("a client's TLS handshake took too long"),
-    }
+/// One connection.
+#[derive(Clone)]
+struct Client {
+    placer: Arc<Placer>,
+    service: Arc<Service>,
+    ended: CancellationToken,
 }
 
-/// Answers one request: no connection is idle, and each call is of the instance that the Service leads to at that moment.
-async fn http<S: AsyncRead + AsyncWrite + Unpin>(placer: Arc<Placer>, service: &Service, stream: S) {
-    let Service { paths, bounds, .. } = *service;
-    let is_answered = Arc::new(Notify::new());
-    let answered = is_answered.clone();
-    let service = service_fn(move |request| {
-        let (placer, is_answered) = (placer.clone(), is_answered.clone());
-        async move {
-            let answer = answer(&placer, request, paths, bounds).await;
-            is_answered.notify_one();
-            Ok::<_, Infallible>(answer)
+impl Client {
+    async fn connection(self, stream: TcpStream) {
+        let _ = stream.set_nodelay(true);
+        let Some(tls) = &self.service.tls else {
+            return self.http(stream).await;
+        };
+        match tokio::time::timeout(self.service.bounds.headers, tls.acceptor().accept(stream)).await {
+            Ok(Ok(stream)) => self.http(stream).await,
+            Ok(Err(cause)) => debug!("a client's TLS handshake: {cause}"),
+            Err(_) => debug!("a client's TLS handshake took too long"),
         }
-    });
-    let mut builder = hyper::server::conn::http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(bounds.headers);
-    builder.keep_alive(false).max_headers(64);
-    tokio::select! {
-        done = builder.serve_connection(TokioIo::new(stream), service) => {
-            if let Err(cause) = done {
-                debug!("a connection: {cause}");
+    }
+
+    async fn http<S: AsyncRead + AsyncWrite + Unpin>(self, stream: S) {
+        let (placer, ended) = (self.placer, self.ended);
+        let Service { paths, bounds, .. } = *self.service;
+        let timeout = IdleTimeout::new(bounds.headers, bounds.idle);
+        let stream = TimedStream::new(stream, timeout.clone());
+        let idle_clock = timeout.clone();
+        let (called, leader_check) = (Arc::new(AtomicBool::new(false)), placer.clone());
+        let mark_called = called.clone();
+        let service = service_fn(move |request| {
+            let (placer, timeout) = (placer.clone(), timeout.clone());
+            mark_called.store(true, Ordering::Relaxed);
+            timeout.begins();
+            async move {
+                let mut answer = answer(&placer, request, paths, bounds).await;
+                // A scheduler calls on its open connections for as long as they last. A new one goes through the Service, which leads to the
+                // instance that places pods.
+                if paths == Paths::All && placer.ready().is_err() {
+                    let close = http::HeaderValue::from_static("close");
+                    answer.headers_mut().insert(CONNECTION, close);
+                }
+                timeout.ends();
+                Ok::<_, Infallible>(answer)
             }
-        }
-        () = async { answered.notified().await; tokio::time::sleep(bounds.answer).await } => {
-            debug!("a connection: the answer is not read");
+        });
+        let mut builder = hyper::server::conn::http1::Builder::new();
+        builder.header_read_timeout(None).max_headers(64);
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        let overdue = idle_clock.overdue();
+        tokio::pin!(connection, overdue);
+        let mut ending = false;
+        let mut leader_checks = tokio::time::interval(LEADER_CHECK_PERIOD);
+        loop {
+            tokio::select! {
+                done = connection.as_mut() => {
+                    if let Err(cause) = done {
+                        debug!("a connection: {cause}");
+                    }
+                    return;
+                }
+                () = overdue.as_mut() => {
+                    debug!("a connection: the client was silent for too long");
+                    return;
+                }
+                () = ended.cancelled(), if !ending => {
+                    ending = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                // A scheduler must not call on this connection once another instance places pods.
+                _ = leader_checks.tick(), if !ending && paths == Paths::All => {
+                    if called.load(Ordering::Relaxed) && leader_check.ready().is_err() {
+                        ending = true;
+                        connection.as_mut().graceful_shutdown();
+                    }
+                }
+            }
         }
     }
 }
@@ -149,11 +199,8 @@ type Answer = Response<Full<Bytes>>;
 fn response(code: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = code;
-    for (name, value) in [(CONTENT_TYPE, kind), (CONNECTION, "close")] {
-        response
-            .headers_mut()
-            .insert(name, http::HeaderValue::from_static(value));
-    }
+    let kind = http::HeaderValue::from_static(kind);
+    response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }
 
@@ -171,20 +218,23 @@ fn probe_answer(ready: Result<(), NotReady>) -> Answer {
 async fn answer(placer: &Arc<Placer>, request: Request<Incoming>, paths: Paths, bounds: Bounds) -> Answer {
     let path = request.uri().path().to_owned();
     let probe = ["/healthz", "/readyz", "/leader", "/metrics"].contains(&path.as_str());
-    let call = paths == Paths::All && ["/filter", "/prioritize", "/preempt", "/bind"].contains(&path.as_str());
-    match (request.method(), path.as_str()) {
-        (&Method::POST, call_path) if call => {
-            let body = Limited::new(request.into_body(), bounds.body_bytes).collect();
-            match tokio::time::timeout(bounds.body, body).await {
-                Ok(Ok(body)) => post(placer, call_path, body.to_bytes()).await,
-                Ok(Err(cause)) if cause.is::<http_body_util::LengthLimitError>() => {
-                    let most = format!("more than {} bytes", bounds.body_bytes);
-                    line(StatusCode::PAYLOAD_TOO_LARGE, most)
-                }
-                Ok(Err(cause)) => line(StatusCode::BAD_REQUEST, cause),
-                Err(_) => line(StatusCode::REQUEST_TIMEOUT, "the body took too long"),
+    if paths == Paths::Probes && !probe {
+        return line(StatusCode::NOT_FOUND, "no such path");
+    }
+    let verb = Verb::parse(&path);
+    if let (&Method::POST, Some(verb)) = (request.method(), verb) {
+        let body = Limited::new(request.into_body(), bounds.body_bytes).collect();
+        return match tokio::time::timeout(bounds.body, body).await {
+            Ok(Ok(body)) => post(placer, verb, body.to_bytes()).await,
+            Ok(Err(cause)) if cause.is::<http_body_util::LengthLimitError>() => {
+                let most = format!("more than {} bytes", bounds.body_bytes);
+                line(StatusCode::PAYLOAD_TOO_LARGE, most)
             }
-        }
+            Ok(Err(cause)) => line(StatusCode::BAD_REQUEST, cause),
+            Err(_) => line(StatusCode::REQUEST_TIMEOUT, "the body took too long"),
+        };
+    }
+    match (request.method(), path.as_str()) {
         (&Method::GET, "/healthz") => line(StatusCode::OK, "ok"),
         (&Method::GET, "/readyz") => probe_answer(placer.is_synced().then_some(()).ok_or(NotReady::NotRead)),
         (&Method::GET, "/leader") => probe_answer(placer.ready()),
@@ -192,22 +242,33 @@ async fn answer(placer: &Arc<Placer>, request: Request<Incoming>, paths: Paths, 
             Ok(text) => response(StatusCode::OK, OPEN_METRICS, text),
             Err(cause) => line(StatusCode::INTERNAL_SERVER_ERROR, cause),
         },
-        _ if probe || call => line(StatusCode::METHOD_NOT_ALLOWED, "another method"),
+        _ if probe || verb.is_some() => line(StatusCode::METHOD_NOT_ALLOWED, "another method"),
         _ => line(StatusCode::NOT_FOUND, "no such path"),
     }
 }
 
-/// Answers a call of a scheduler.
-async fn post(placer: &Arc<Placer>, path: &str, body: Bytes) -> Answer {
-    let call: fn(&Placer, &[u8]) -> Result<Vec<u8>, CallError> = match path {
-        "/bind" => return called(calls::bind(placer, &body).await),
-        "/filter" => calls::filter,
-        "/preempt" => calls::preempt,
-        _ => calls::prioritize,
-    };
+named! {
+    /// What a scheduler asks.
+    enum Verb {
+        Filter = "/filter",
+        Prioritize = "/prioritize",
+        Preempt = "/preempt",
+        Bind = "/bind",
+    }
+}
+
+async fn post(placer: &Arc<Placer>, verb: Verb, body: Bytes) -> Answer {
+    if verb == Verb::Bind {
+        return called(calls::bind(placer, &body).await);
+    }
     // The first question of its kind is evaluated for every node; meanwhile others are answered, and the Lease renewed.
     let asked = placer.clone();
-    match placer.evaluate(move || call(&asked, &body)).await {
+    let answered = placer.evaluate(move || match verb {
+        Verb::Filter => calls::filter(&asked, &body),
+        Verb::Preempt => calls::preempt(&asked, &body),
+        Verb::Prioritize | Verb::Bind => calls::prioritize(&asked, &body),
+    });
+    match answered.await {
         Ok(result) => called(result),
         Err(cause) => line(StatusCode::INTERNAL_SERVER_ERROR, cause),
     }

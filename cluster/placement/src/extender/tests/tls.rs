@@ -60,7 +60,6 @@ async fn over_tls_the_same() {
     let mut rest = Vec::new();
     let _ = broken.read_to_end(&mut rest).await;
     assert!(!String::from_utf8_lossy(&rest).contains("200"), "{rest:?}");
-    let mut stream = connect(&served, false).await.unwrap();
     let (code, _) = exchange(&mut stream, &request("GET", "/healthz", "")).await;
     assert_eq!(code, 200);
 }
