@@ -169,15 +169,11 @@ const DISTURBERS: [&str; 10] = [
     "describe",
 ];
 
-/// End the disturbers however the test ends, or they disturb later tests.
-fn undo() {
-    put(over(), "");
-    unconfigure();
-}
-
 #[test]
 fn nobody_makes_another_vms_start_long() {
-    on_node_undoing(undo, || {
+    // However the test ends, or they disturb later tests.
+    let end_disturbers = || put(over(), "");
+    on_node_undoing(end_disturbers, || {
         configure(NO_AUDIT);
         let mut victims = Victims::start();
         // Its first process collects the orphans that chains leave.

@@ -261,7 +261,7 @@ fn what_the_runtime_wrote_of_memory_and_devices_is_on_the_scope_and_follows_at_o
 
 #[test]
 fn float_can_be_limited_by_configuration() {
-    on_node_undoing(unconfigure, || {
+    on_node(|| {
         let pod = Pod::vm("throttled", 2);
         let max = || read(pod.float().join("cpu.max"));
         configure("float-cpu-max = \"50000 100000\"\n");

@@ -38,7 +38,6 @@ fn undo() {
     let _ = fs::remove_file(CONFIG);
     output("dpkg --purge stelia-placement stelia-publish");
     apiserver::stop();
-    unconfigure();
 }
 
 /// As it waits in the API server for a scheduler.

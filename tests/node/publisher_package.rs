@@ -52,7 +52,6 @@ fn is_posted(pod: &Pod, reason: &str) -> bool {
 fn undo() {
     output("dpkg --purge stelia-publish");
     apiserver::stop();
-    unconfigure();
 }
 
 /// Name and UID of each VM.

@@ -15,10 +15,7 @@ use crate::support::*;
 
 /// Run a test body while steliad chooses the CPUs.
 fn on_allocator(settings: &str, body: impl FnOnce()) {
-    let undo = || {
-        run("kubelet-standin init");
-        unconfigure();
-    };
+    let undo = || drop(run("kubelet-standin init"));
     on_node_undoing(undo, || {
         configure(&format!("cpu-source = \"steliad\"\n{settings}\n"));
         run("kubelet-standin init --policy none");

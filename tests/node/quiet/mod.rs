@@ -182,12 +182,7 @@ fn interrupts_leave_the_cpus_of_vms_and_come_back() {
 #[test]
 fn interrupts_leave_the_cpus_of_a_container() {
     let card = Card::up();
-    let masks = masks_back();
-    let undo = || {
-        unconfigure();
-        masks();
-    };
-    on_node_undoing(undo, || {
+    on_node_undoing(masks_back(), || {
         configure(DATABASES);
         let own = cpus("2-3");
         card.output.set(&own);

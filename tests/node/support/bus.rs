@@ -12,7 +12,7 @@ use zbus::connection::Builder;
 use zbus::proxy::CacheProperties;
 use zbus::{Connection, Fd, OwnedObjectPath, Variant};
 
-use super::{Pod, json, parse, run};
+use super::{Pod, json, parse, run, words};
 
 /// The error's name without its prefix, and its text.
 pub type Refusal = (String, String);
@@ -149,15 +149,9 @@ impl Bus {
 /// A `busctl call` on an object of the daemon's: a method, and its arguments.
 pub fn busctl(object: &str, interface: &str, method: &[&str]) -> Vec<String> {
     let interface = format!("io.stelia.Isolation1.{interface}");
-    let call = [
-        "busctl",
-        "--json=short",
-        "call",
-        "io.stelia.Isolation1",
-        object,
-        &interface,
-    ];
-    [&call, method].concat().into_iter().map(str::to_owned).collect()
+    let call = words("busctl --json=short call io.stelia.Isolation1");
+    let call = [&call[..], &[object, &interface], method].concat();
+    call.into_iter().map(str::to_owned).collect()
 }
 
 /// The first value of the reply to a call of the manager's.

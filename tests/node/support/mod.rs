@@ -15,10 +15,7 @@ pub mod pod_recording;
 mod pods;
 mod promise;
 mod sleeper;
-mod stopped_daemon;
-mod strace;
 mod tracing;
-mod vmm_processes;
 
 pub use bus::*;
 pub use command::*;
@@ -32,7 +29,4 @@ pub use linux_guest::{
 pub use pods::*;
 pub use promise::*;
 pub use sleeper::*;
-pub use stopped_daemon::StoppedDaemon;
-pub use strace::Strace;
 pub use tracing::*;
-pub use vmm_processes::processes;

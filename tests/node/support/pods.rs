@@ -6,15 +6,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Once;
-use std::time::Instant;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde_json::Value;
 use stelia_cpus::CpuSet;
 
 use super::{
-    Accel, Argv, CGROUP, SLICE, Thread, container_of, cpus, describe, instance_state, journal, json, kubelet_state,
-    leftovers, output, parse, read, run, scopes, thread, utf8, wait_until, wait_until_or,
+    Accel, Argv, CGROUP, MANAGER, SLICE, Thread, busctl, container_of, cpus, describe, journal, journal_of, json,
+    kubelet_state, leftovers, output, parse, read, run, scopes, thread, unconfigure, utf8, wait_until, wait_until_or,
 };
 use crate::quiet::interrupts::remember;
 
@@ -36,7 +37,8 @@ pub fn on_node(body: impl FnOnce()) {
     on_node_undoing(|| (), body);
 }
 
-/// The same, with something to undo however the body ends: after its pods, before the look at what is left.
+/// The same, with something to undo however the body ends: after its pods, before the look at what is left. The daemon's settings are
+/// undone in any case.
 pub fn on_node_undoing(undo: impl FnOnce(), body: impl FnOnce()) {
     static INIT: Once = Once::new();
     INIT.call_once(|| {
@@ -58,7 +60,7 @@ pub fn on_node_undoing(undo: impl FnOnce(), body: impl FnOnce()) {
         .iter()
         .map(|pod| output(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]))
         .collect();
-    let undone = catch_unwind(AssertUnwindSafe(undo));
+    let undone = catch_unwind(AssertUnwindSafe(undo)).and(catch_unwind(unconfigure));
     if let Err(panic) = result.and(undone) {
         resume_unwind(panic);
     }
@@ -74,10 +76,7 @@ pub fn on_node_undoing(undo: impl FnOnce(), body: impl FnOnce()) {
 }
 
 fn print_journal() {
-    println!(
-        "{}",
-        run("journalctl -b --no-pager -o short-monotonic -n 80 -u stelia*")
-    );
+    println!("{}", journal_of(&["stelia*", "kubelet", "crio"]));
 }
 
 /// Those of the stand-in.
@@ -180,13 +179,6 @@ impl Pod {
         Pod::start_vm(name, vcpus, &[]).running()
     }
 
-    /// The same with a guest that is emulated, whatever this node has: a handful of tests see to it that nothing rests on KVM.
-    pub fn emulated_vm(name: &str, vcpus: u32) -> Pod {
-        let count = vcpus.to_string();
-        let (options, runner) = (["--cpus", &count], ["--qmp", "/run/qmp"]);
-        Pod::start_qemu(Accel::Tcg, name, &options, &runner, &["-smp", &count]).running()
-    }
-
     pub fn wait_running(&self) {
         let logs = || format!("; its container says:\n{}", self.logs());
         wait_until_or(&format!("guest of {} running", self.name), logs, || {
@@ -224,9 +216,20 @@ impl Pod {
         run(&["kubelet-standin", "pod", "kill", &self.name]);
     }
 
-    /// The instance's state by ListInstances; none when it is not listed.
+    /// The instance's state by ListInstances, which every release answers alike; none when it is not listed. A daemon that is
+    /// just being started again is asked again: no answer is no state.
     pub fn state(&self) -> Option<String> {
-        instance_state(&self.uid)
+        for _ in 0..100 {
+            let answer = output(&busctl(MANAGER, "Manager", &["ListInstances"]));
+            if answer.status.success() {
+                let answer = json(&utf8(&answer.stdout));
+                let rows = answer["data"][0].as_array().expect("rows");
+                let row = rows.iter().find(|row| row[0] == *self.uid)?;
+                return row[3].as_str().map(str::to_owned);
+            }
+            sleep(Duration::from_millis(100));
+        }
+        panic!("ListInstances fails for 10 s");
     }
 
     pub fn is(&self, state: &str) -> bool {
@@ -249,11 +252,6 @@ impl Pod {
     /// What the daemon says of its instance.
     pub fn described(&self) -> Value {
         describe()["node"]["instances"][&self.uid].clone()
-    }
-
-    /// What `steliactl show` prints of it.
-    pub fn shown(&self) -> Value {
-        json(&run(&["steliactl", "--json=short", "show", &self.uid]))
     }
 
     /// Whether what `steliactl show` prints has this text.

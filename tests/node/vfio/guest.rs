@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::devices::{Given, Kind};
+use super::devices::{CARD, DISK, Given};
 use crate::support::*;
 
 pub const INITRAMFS: &str = "/job/vfio-initramfs";
@@ -90,10 +90,10 @@ pub fn make() {
 /// frees.
 pub fn options(cpus: &str, devices: &[Given]) -> Vec<String> {
     let mut options = ["--cpuset", cpus, "--cap", "IPC_LOCK"].map(str::to_owned).to_vec();
-    for kind in [Kind::Card, Kind::Disk] {
+    for kind in [CARD, DISK] {
         let count = devices.iter().filter(|one| one.kind == kind).count();
         if count > 0 {
-            options.extend(["--resource".to_owned(), format!("{}={count}", kind.resource())]);
+            options.extend(["--resource".to_owned(), format!("{}={count}", kind.resource)]);
         }
     }
     options
@@ -118,7 +118,7 @@ pub fn plug(pod: &Pod, device: &Given) {
 
 /// Its name in QEMU: its kind and NUMA node.
 pub fn device_id(device: &Given) -> String {
-    format!("{}{}", device.kind.id(), device.node)
+    format!("{}{}", device.kind.id, device.node)
 }
 
 fn device_words(device: &Given) -> String {
@@ -127,7 +127,7 @@ fn device_words(device: &Given) -> String {
 
 /// As QEMU's option has it, with these words for what it is.
 pub fn device_words_by(device: &Given, what: &str) -> String {
-    let without_rom = if device.kind == Kind::Card { ",romfile=" } else { "" };
+    let without_rom = if device.kind == CARD { ",romfile=" } else { "" };
     format!("vfio-pci,{what},id={}{without_rom}", device_id(device))
 }
 
@@ -161,7 +161,7 @@ fn answers(pod: &Pod) -> usize {
 /// Until all of these devices work, from now on.
 pub fn wait_working(pod: &Pod, devices: &[Given]) -> Counts {
     let count = |kind| devices.iter().filter(|one| one.kind == kind).count();
-    let (cards, disks) = (count(Kind::Card), count(Kind::Disk));
+    let (cards, disks) = (count(CARD), count(DISK));
     let (heard, before) = (answers(pod), told(pod).1);
     let said = || {
         let text = serial(pod);

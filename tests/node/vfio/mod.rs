@@ -8,22 +8,18 @@ mod unplug;
 
 use serde_json::Value;
 
-use self::devices::{Given, Kind, Plugins};
+use self::devices::{CARD, DISK, Given, Kind, Plugins};
 use self::guest::{MEMORY_MIB, guest_memory, held, migrate_pages, qemu_pid, start, wait_working};
 use crate::support::*;
 
 /// A test with the plugins' devices: what it leaves is taken away however it ends.
 pub fn with_devices(body: impl FnOnce()) {
-    with_plugins(Plugins::start, body);
+    with_plugins(|| Plugins::start(Given::files_of_group), body);
 }
 
 /// The same with the plugins that this starts.
 pub fn with_plugins(start: fn() -> Plugins, body: impl FnOnce()) {
-    let undo = || {
-        unconfigure();
-        device_plugin::stop();
-    };
-    on_node_undoing(undo, || {
+    on_node_undoing(device_plugin::stop, || {
         let _plugins = start();
         body();
     });
@@ -77,7 +73,7 @@ pub fn settled_locality(pod: &Pod) -> Value {
 #[test]
 fn a_vm_with_its_devices_on_its_own_node_has_its_memory_pinned_there() {
     with_devices(|| {
-        let given = [Given::at(Kind::Card, 0), Given::at(Kind::Disk, 0)];
+        let given = [Given::at(CARD, 0), Given::at(DISK, 0)];
         let pod = start("near", "2-3", &given, "");
         wait_working(&pod, &given);
         assert_isolated(&pod, 2);
@@ -93,15 +89,13 @@ fn a_vm_with_its_devices_on_its_own_node_has_its_memory_pinned_there() {
         let record = device_plugin::record().expect("kubelet's record").entries;
         for one in &given {
             let mut own = record.iter().filter(|entry| entry.pod.to_string() == pod.uid);
-            let own = own
-                .find(|entry| entry.resource == one.kind.resource())
-                .expect("an entry");
+            let own = own.find(|entry| entry.resource == one.kind.resource).expect("an entry");
             assert_eq!(own.devices[&Some(0)].first(), Some(&one.address), "{record:?}");
         }
         let locality = settled_locality(&pod);
         let mut expected = Vec::new();
         for one in &given {
-            expected.extend([(one.kind.resource().to_owned(), 0, true), (one.shown(), 0, true)]);
+            expected.extend([(one.kind.resource.to_owned(), 0, true), (one.shown(), 0, true)]);
         }
         expected.sort();
         assert_eq!(shown_devices(&locality), expected, "{locality}");
@@ -126,9 +120,9 @@ fn a_vm_with_its_devices_on_its_own_node_has_its_memory_pinned_there() {
 #[test]
 fn memory_and_devices_on_another_node_are_told_with_the_share() {
     with_devices(|| {
-        let card = Given::at(Kind::Card, 0);
+        let card = Given::at(CARD, 0);
         let far = start("far", "6-7", std::slice::from_ref(&card), ",host-nodes=0,policy=bind");
-        let disks = [0, 1].map(|node| Given::at(Kind::Disk, node));
+        let disks = [0, 1].map(|node| Given::at(DISK, node));
         let both = start("both", "2-3", &disks, "");
         wait_working(&far, std::slice::from_ref(&card));
         wait_working(&both, &disks);
@@ -139,14 +133,14 @@ fn memory_and_devices_on_another_node_are_told_with_the_share() {
         let (held, remote) = held_and_remote(&settled_locality(&far)).expect("memory");
         let share = remote as f64 / held as f64;
         assert!(share > 0.7, "{share}");
-        let resource = |kind: Kind, node, own| (kind.resource().to_owned(), node, own);
-        let expected = [(card.shown(), 0, false), resource(Kind::Card, 0, false)];
+        let resource = |kind: Kind, node, own| (kind.resource.to_owned(), node, own);
+        let expected = [(card.shown(), 0, false), resource(CARD, 0, false)];
         assert_eq!(shown_devices(&locality(&far)), expected);
         let expected = [
             (disks[0].shown(), 0, true),
             (disks[1].shown(), 1, false),
-            resource(Kind::Disk, 0, true),
-            resource(Kind::Disk, 1, false),
+            resource(DISK, 0, true),
+            resource(DISK, 1, false),
         ];
         assert_eq!(shown_devices(&settled_locality(&both)), expected);
 
@@ -172,12 +166,12 @@ fn memory_and_devices_on_another_node_are_told_with_the_share() {
         let away = |nodes: &str, resource: &str, node: &str| {
             format!("devices are remote from its CPUs on NUMA {nodes}: {resource} on {node}")
         };
-        let devices = away("1", Kind::Card.resource(), "0");
+        let devices = away("1", CARD.resource, "0");
         assert!(
             of(&far).contains(" of its memory is remote") && of(&far).ends_with(&devices),
             "{devices}: {found:#?}"
         );
-        let devices = away("0", Kind::Disk.resource(), "1");
+        let devices = away("0", DISK.resource, "1");
         assert!(
             of(&both).ends_with(&devices) && !of(&both).contains("memory"),
             "{devices}: {found:#?}"

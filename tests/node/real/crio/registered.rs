@@ -4,9 +4,8 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
-use super::pods::{Manifest, delete, exec, is_ready, qemu};
-use super::{on_crio, restart_unit};
-use crate::real::kubelet::frame::kubelet_journal;
+use super::pods::{Manifest, delete, exec, qemu};
+use super::{on_crio, restart_programs, until_ready};
 use crate::real::kubelet::manifest::running_again;
 use crate::support::*;
 
@@ -15,10 +14,6 @@ const KVM: &str = "/dev/kvm";
 /// The container's scope.
 fn crio_scope(pod: &Pod) -> PathBuf {
     pod.origin().parent().expect("a scope").to_owned()
-}
-
-fn until_ready(pod: &Pod) {
-    wait_until_or("kubelet says ready", kubelet_journal, || is_ready(pod));
 }
 
 #[test]
@@ -35,10 +30,7 @@ fn a_vm_that_registers_is_isolated_through_restarts_and_killed_and_given_back() 
         until_ready(&pod);
         assert_isolated(&pod, 2);
 
-        for unit in ["crio", "kubelet", "steliad"] {
-            restart_unit(unit, &pod, || is_isolated(&pod, 2));
-            until_ready(&pod);
-        }
+        restart_programs(&pod, || is_isolated(&pod, 2));
         run("systemctl daemon-reload");
         run(&["steliactl", "verify", &pod.uid]);
 
@@ -117,10 +109,7 @@ fn devices_and_limits_that_cruns_container_has_are_those_of_its_instance() {
             lines.map(str::to_owned).collect()
         };
         let [of_both, by_systemd] = [&of_crun, &of_instance].map(|opened| without_console(opened));
-        assert_eq!(
-            of_both, by_systemd,
-            "what crun's program permits, and what systemd's does"
-        );
+        assert_eq!(of_both, by_systemd, "crun's program and systemd's");
         assert!(of_instance.contains("c 5 1 < no"), "{of_instance}");
         for line in ["c 1 3 >> yes", "c 10 232 < yes", "c 1 1 < no", "b 254 0 < no"] {
             assert!(of_instance.lines().any(|one| one == line), "{line}: {of_instance}");

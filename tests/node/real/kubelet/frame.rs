@@ -1,14 +1,12 @@
 //! kubelet as a service of the node, with containerd, and the frame in which each test runs.
 
 use std::fs;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{catch_unwind, resume_unwind};
 use std::path::Path;
-use std::sync::Once;
 
 use serde_json::{Value, json};
 
 use super::runtime::{self, containers};
-use crate::quiet::interrupts::remember;
 use crate::real::program;
 use crate::support::apiserver::ask;
 use crate::support::*;
@@ -109,11 +107,6 @@ pub fn pods() -> Vec<Value> {
     list["items"].as_array().cloned().unwrap_or_default()
 }
 
-/// kubelet's file.
-pub fn state() -> Value {
-    kubelet_state()
-}
-
 /// The last lines of kubelet, its runtime, and ours.
 pub fn kubelet_journal() -> String {
     journal_of(&[UNIT, "crio", "stelia*"])
@@ -121,27 +114,22 @@ pub fn kubelet_journal() -> String {
 
 /// Runs a test's body beside a kubelet with these settings more, and holds the node to being as clean as before.
 pub fn beside_kubelet(more: &Value, body: impl FnOnce()) {
-    beside_kubelet_undoing(more, "", || (), body);
+    beside_kubelet_undoing(more, || (), body);
 }
 
-/// The same with flags, and something to undo however the body ends: after its pods.
-pub fn beside_kubelet_undoing(more: &Value, flags: &str, undo: impl FnOnce(), body: impl FnOnce()) {
-    static REMEMBERED: Once = Once::new();
-    REMEMBERED.call_once(remember);
-    runtime::start();
-    start(more, flags);
-    let result = catch_unwind(AssertUnwindSafe(body));
-    if result.is_err() {
-        println!("{}", kubelet_journal());
-    }
-    let stopped = catch_unwind(stop);
-    let undone = catch_unwind(AssertUnwindSafe(undo));
-    if let Err(panic) = result.and(stopped).and(undone) {
-        resume_unwind(panic);
-    }
-    forget();
-    let _ = fs::remove_file(UNIT_FILE);
-    run("systemctl daemon-reload");
-    let left = || format!(": {:#?}", leftovers());
-    wait_until_or("nothing is left", left, || leftovers().is_empty());
+/// The same with something to undo however the body ends: after its pods.
+pub fn beside_kubelet_undoing(more: &Value, undo: impl FnOnce(), body: impl FnOnce()) {
+    let end = || {
+        let stopped = catch_unwind(stop);
+        undo();
+        stopped.unwrap_or_else(|panic| resume_unwind(panic));
+        forget();
+        let _ = fs::remove_file(UNIT_FILE);
+        run("systemctl daemon-reload");
+    };
+    on_node_undoing(end, || {
+        runtime::start();
+        start(more, "");
+        body();
+    });
 }

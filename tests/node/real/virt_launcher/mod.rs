@@ -226,7 +226,7 @@ fn make_files() {
 #[test]
 fn its_cpus_and_volumes_are_plugged_before_and_after_adoption() {
     needs_kvm();
-    on_node_undoing(unconfigure, || {
+    on_node(|| {
         let launched = Launched::start();
         let vmi = Vmi::new(2);
         launched.sync(Vmi {

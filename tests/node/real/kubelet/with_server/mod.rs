@@ -4,7 +4,7 @@ mod server;
 
 use serde_json::{Value, json};
 
-use super::frame::{beside_kubelet_undoing, change, state};
+use super::frame::{beside_kubelet_undoing, change};
 use super::manifest::{INSTANCE, emulated_vm, of_kubelet, pod, sleeper};
 use crate::support::*;
 use server::{ask, call, get};
@@ -98,14 +98,14 @@ impl Started {
     fn beside(settings: &Value) -> Self {
         change(settings, &server::flags());
         let vm = start_vm();
-        let (threads, entries) = (assert_isolated(&vm, 2), state()["entries"].clone());
+        let (threads, entries) = (assert_isolated(&vm, 2), kubelet_state()["entries"].clone());
         Self { vm, threads, entries }
     }
 
     fn assert_as_before(&self) {
         reconcile();
         let vm = &self.vm.uid;
-        assert_eq!(state()["entries"][vm], self.entries[vm]);
+        assert_eq!(kubelet_state()["entries"][vm], self.entries[vm]);
         assert_eq!(assert_isolated(&self.vm, 2).vcpus, self.threads.vcpus);
     }
 
@@ -155,8 +155,8 @@ impl Started {
         other["spec"]["nodeName"] = "node".into();
         other["spec"]["automountServiceAccountToken"] = false.into();
         ask("POST", PODS, &other);
-        let has_entry = || state()["entries"].as_object().is_some_and(|all| all.len() == 2);
-        wait_until_or("the other pod has its CPUs", || state().to_string(), has_entry);
+        let has_entry = || kubelet_state()["entries"].as_object().is_some_and(|all| all.len() == 2);
+        wait_until_or("the other pod has its CPUs", || kubelet_state().to_string(), has_entry);
         let refused = self.try_to_resize(7).expect_err("the API server refuses");
         assert!(refused.contains("enough allocatable resources"), "{refused}");
         self.assert_as_before();
@@ -175,7 +175,7 @@ impl Started {
 #[test]
 fn a_resize_in_place_is_refused_without_the_gate_and_moves_no_cpu_with_it() {
     server::prepare();
-    beside_kubelet_undoing(&json!({}), "", server::stop, || {
+    beside_kubelet_undoing(&json!({}), server::stop, || {
         server::start();
         let _deleted = Deleted;
         let started = Started::beside(&json!({}));
