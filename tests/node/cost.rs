@@ -171,10 +171,7 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
         println!("  files opened in two audits: {of_one} for the first VM, {of_further} for a further one");
         assert!(of_further <= of_one, "{of_one} files, {of_further} for a further one");
         let (alone, beside) = (one.instance, five.instance);
-        assert!(
-            beside * 10 <= alone * 12,
-            "{alone} system calls alone, {beside} beside 4"
-        );
+        assert!(beside * 10 <= alone * 12, "{alone} alone, {beside} beside 4");
         assert!(start <= MAX_GROWTH, "{start:.2} times the system calls");
         last.assert_whole();
         others.iter().for_each(Sleeper::assert_whole);
@@ -192,9 +189,8 @@ fn an_audit_of_a_container_costs_less_than_that_of_a_vm() {
         let trace = Trace::start();
         let one = Audits::of(&trace, &bus, &first, "with 1 container");
         drop(trace);
-        let others: Vec<Pod> = (0..4)
-            .map(|n| database(&format!("other-{n}"), "runc", &["--cpus", "1"]))
-            .collect();
+        let other = |n: u32| database(&format!("other-{n}"), "runc", &["--cpus", "1"]);
+        let others: Vec<Pod> = (0..4).map(other).collect();
         others.iter().for_each(|pod| until_partition(pod, "beside the first"));
         let trace = Trace::start();
         let five = Audits::of(&trace, &bus, &first, "with 5 containers");
@@ -204,16 +200,8 @@ fn an_audit_of_a_container_costs_less_than_that_of_a_vm() {
         println!("  an audit of a container: {alone} system calls; one more in the node's: {each}");
         assert!(alone <= MAX_CONTAINER_AUDIT_CALLS, "{alone} system calls");
         assert!(each <= MAX_CONTAINER_AUDIT_CALLS, "{each} for a further one");
-        assert!(
-            beside * 10 <= alone * 12,
-            "{alone} system calls alone, {beside} beside 4"
-        );
+        assert!(beside * 10 <= alone * 12, "{alone} alone, {beside} beside 4");
     });
-}
-
-fn median(mut of: Vec<Duration>) -> Duration {
-    of.sort_unstable();
-    of[of.len() / 2]
 }
 
 /// The writes and moves that the daemon told of this pod's last registration and attach.
@@ -238,10 +226,8 @@ fn a_start_changes_what_a_bare_program_changes_and_takes_not_much_longer() {
         bus.register(&sleeper.pod, sleeper.anchor);
         let limits = bus.block_on(limits_of(&bus, &systemd, &sleeper.pod));
         let limits = limits.expect("its limits");
-        assert_ne!(
-            property("DeviceAllow", &format!("stelia-instance-{}.scope", sleeper.pod.uid)),
-            ""
-        );
+        let scope = format!("stelia-instance-{}.scope", sleeper.pod.uid);
+        assert_ne!(property("DeviceAllow", &scope), "");
         bus.deregister(&sleeper.pod);
         let (mut ours, mut bares, mut changes) = (Vec::new(), Vec::new(), 0);
         for _ in 0..ROUNDS {

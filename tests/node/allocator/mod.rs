@@ -91,15 +91,12 @@ fn all_but(others: &[&CpuSet]) -> CpuSet {
     others.iter().fold(all, |rest, others| rest.difference(others))
 }
 
-fn cores(cpus: &CpuSet) -> BTreeSet<u32> {
-    cpus.iter().map(|cpu| cpu / 2).collect()
-}
-
 fn nodes(cpus: &CpuSet) -> BTreeSet<u32> {
     cpus.iter().map(|cpu| cpu / 4).collect()
 }
 
 /// How many CPUs, cores and NUMA nodes.
 fn shape(cpus: &CpuSet) -> (usize, usize, usize) {
-    (cpus.len(), cores(cpus).len(), nodes(cpus).len())
+    let cores: BTreeSet<u32> = cpus.iter().map(|cpu| cpu / 2).collect();
+    (cpus.len(), cores.len(), nodes(cpus).len())
 }

@@ -71,10 +71,12 @@ impl Calls {
         let (mut names, mut changes) = (BTreeMap::new(), Vec::new());
         for line in text.lines() {
             // `PID name(…) = …`. The end of an interrupted call has its own line, and signals are no calls.
-            let call = line
-                .split_once(' ')
-                .and_then(|(_, call)| call.trim_start().split_once('('));
-            let Some((name, arguments)) = call else { continue };
+            let Some((_, call)) = line.split_once(' ') else {
+                continue;
+            };
+            let Some((name, arguments)) = call.trim_start().split_once('(') else {
+                continue;
+            };
             if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
                 continue;
             }
@@ -106,12 +108,8 @@ impl Calls {
     pub fn print(&self, what: &str) {
         let mut names: Vec<(&String, &usize)> = self.names.iter().collect();
         names.sort_unstable_by(|a, b| b.1.cmp(a.1));
-        let names = names.iter().take(8).map(|(name, times)| format!("{times} {name}"));
-        println!(
-            "  {what}: {} system calls, {} changes: {}",
-            self.total(),
-            self.changes.len(),
-            names.collect::<Vec<_>>().join(", ")
-        );
+        let names = names.iter().take(8).map(|(name, times)| format!(", {times} {name}"));
+        let (total, changes, names) = (self.total(), self.changes.len(), names.collect::<String>());
+        println!("  {what}: {total} system calls, {changes} changes{names}");
     }
 }

@@ -61,9 +61,8 @@ const UP: Duration = Duration::from_secs(60);
 /// A manifest with what is replaced.
 fn text(name: &str) -> String {
     let text = read(beside(&format!("{name}.yaml")));
-    REPLACED
-        .iter()
-        .fold(text, |text, (image, ours)| text.replace(image, ours))
+    let replaced = |text: String, (image, ours): &(&str, &str)| text.replace(image, ours);
+    REPLACED.iter().fold(text, replaced)
 }
 
 /// Its containers, `kind` being `containers` or `initContainers`.
@@ -113,11 +112,8 @@ fn up(name: &str, words: &str) -> Pod {
             }
             sleep(Duration::from_millis(50));
         }
-        println!(
-            "  {name} does not say {words:?}, {:#?}\n{}",
-            pod.threads().vcpus,
-            pod.logs()
-        );
+        let (vcpus, logs) = (pod.threads().vcpus, pod.logs());
+        println!("  {name} does not say {words:?}, {vcpus:#?}\n{logs}");
         pod.delete(0);
     }
     panic!("{name} does not say {words:?}");
@@ -220,19 +216,17 @@ fn every_example_runs_as_it_is_and_ends_by_its_power_button() {
             if round.contains(&"vm-hugepages") {
                 keep_huge_pages(PAGES, 128);
             }
-            let pods: Vec<Pod> = round
-                .iter()
-                .map(|name| {
-                    // The one without a disk has nothing to say.
-                    let is_silent = *name == "vm-emulated";
-                    let pod = up(name, if is_silent { "guest running" } else { "guest: up" });
-                    assert_runs(&pod);
-                    assert_special(&pod);
-                    // While it is the newest of its round: what the page shows of it.
-                    page.hold(&pod);
-                    pod
-                })
-                .collect();
+            let mut pods = Vec::new();
+            for name in round {
+                // The one without a disk has nothing to say.
+                let is_silent = *name == "vm-emulated";
+                let pod = up(name, if is_silent { "guest running" } else { "guest: up" });
+                assert_runs(&pod);
+                assert_special(&pod);
+                // While it is the newest of its round: what the page shows of it.
+                page.hold(&pod);
+                pods.push(pod);
+            }
             run("steliactl verify --now");
             pods.iter().for_each(|pod| drop(assert_isolated(pod, 2)));
             assert_end(&pods);
@@ -249,9 +243,8 @@ fn every_example_runs_as_it_is_and_ends_by_its_power_button() {
 fn every_example_is_run_and_names_no_image_but_those_that_are_replaced() {
     let files = names_in(beside(".")).into_iter();
     let names = files.filter_map(|file| Some(file.strip_suffix(".yaml")?.to_owned()));
-    let names: Vec<String> = names
-        .filter(|name| !NOT_RUN.contains(&name.as_str()) && name != LIKE_VM)
-        .collect();
+    let is_run = |name: &String| !NOT_RUN.contains(&name.as_str()) && name != LIKE_VM;
+    let names: Vec<String> = names.filter(is_run).collect();
     let elsewhere = OF_STELIAD.into_iter().chain(ADOPTED);
     let run: Vec<&str> = ROUNDS.concat().into_iter().chain(elsewhere).collect();
     assert_eq!(names.len(), run.len(), "{names:?}");
@@ -268,16 +261,13 @@ fn every_example_is_run_and_names_no_image_but_those_that_are_replaced() {
     let of_pod = |name: &str| -> Vec<String> {
         let text = text(name);
         let pod = text.split("\n---\n").next().unwrap_or_default().lines();
-        pod.filter(|line| !line.trim_start().starts_with('#'))
-            .map(str::to_owned)
-            .collect()
+        let lines = pod.filter(|line| !line.trim_start().starts_with('#'));
+        lines.map(str::to_owned).collect()
     };
     let (vm, like) = (of_pod("vm"), of_pod(LIKE_VM));
     let only = |of: &[String], other: &[String]| -> String {
-        of.iter()
-            .filter(|line| !other.contains(line))
-            .map(|line| format!("{line}\n"))
-            .collect()
+        let lines = of.iter().filter(|line| !other.contains(line));
+        lines.map(|line| format!("{line}\n")).collect()
     };
     assert_eq!(only(&vm, &like), "  name: vm\n");
     let name = "  name: vm-readiness-gate\n  labels:\n    app: vm-readiness-gate\n";

@@ -87,11 +87,8 @@ pub async fn register(at: &Connection, uid: &str, cpuset: &str, options: Dict<'_
 pub async fn attach(at: &Connection, path: &OwnedObjectPath, vmm: u32, threads: &[i32]) -> zbus::Result<()> {
     let vmm = pidfd(vmm);
     let vcpus = (0..).zip(threads).map(|(index, thread)| (index, *thread, Dict::new()));
-    let instance = instance_at(at, path).await;
-    instance
-        .attach_vcpus(Fd::from(vmm.as_fd()), vcpus.collect(), Dict::new())
-        .await
-        .map(drop)
+    let (vmm, instance) = (Fd::from(vmm.as_fd()), instance_at(at, path).await);
+    instance.attach_vcpus(vmm, vcpus.collect(), Dict::new()).await.map(drop)
 }
 
 /// A pod's way in.

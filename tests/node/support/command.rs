@@ -63,6 +63,11 @@ pub fn output(argv: &(impl Argv + ?Sized)) -> Output {
     Command::new(program).args(arguments).output().expect(program)
 }
 
+pub fn median<T: Ord + Copy>(mut of: Vec<T>) -> T {
+    of.sort_unstable();
+    of[of.len() / 2]
+}
+
 pub fn utf8(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -157,9 +162,8 @@ pub fn number<T: FromStr>(text: &str) -> T {
 /// What is in a folder that may not be there, by name.
 pub fn names_in(folder: impl AsRef<Path>) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect()
+    let names = entries.map(|entry| entry.file_name().into_string());
+    names.flatten().collect()
 }
 
 /// A file beside the tests, which containers see too.
@@ -235,11 +239,8 @@ pub fn wait_within<A: Awaited>(
             println!("  {what}: after {} ms", started.elapsed().as_millis());
             return found;
         }
-        assert!(
-            started.elapsed() < patience,
-            "not within {patience:?}: {what}{}",
-            seen()
-        );
+        let is_late = started.elapsed() >= patience;
+        assert!(!is_late, "not within {patience:?}: {what}{}", seen());
         sleep(Duration::from_millis(20));
     }
 }

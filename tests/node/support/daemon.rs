@@ -74,9 +74,8 @@ pub fn restarts() -> String {
 
 /// `active`, `inactive` or another word of systemd's.
 pub fn activity(unit: &str) -> String {
-    utf8(&output(&["systemctl", "is-active", unit]).stdout)
-        .trim()
-        .to_owned()
+    let said = output(&["systemctl", "is-active", unit]).stdout;
+    utf8(&said).trim().to_owned()
 }
 
 /// The daemon has ended, and of the units that start it only this one is there: a runner that misses the daemon, or a late

@@ -159,10 +159,8 @@ pub fn processes(vmm: u32) -> Option<Vec<Process>> {
     }
     let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
     let own = namespace(vmm)?;
-    let mut others = others
-        .into_iter()
-        .map(|pid| process(pid, namespace(pid)? != own))
-        .collect::<Option<Vec<_>>>()?;
+    let others = others.into_iter().map(|pid| process(pid, namespace(pid)? != own));
+    let mut others = others.collect::<Option<Vec<_>>>()?;
     others.sort_unstable();
     others.insert(0, process(vmm, false)?);
     Some(others)

@@ -106,6 +106,12 @@ pub fn last_of_serial(pod: &Pod, bytes: usize) -> String {
     utf8(serial.as_bytes().get(start..).unwrap_or_default())
 }
 
+/// What the newest line says that the guest wrote between this beginning and ` END`.
+pub fn newest_words(pod: &Pod, beginning: &str) -> Option<String> {
+    let between = |line: &str| line.strip_prefix(beginning)?.strip_suffix(" END").map(str::to_owned);
+    serial(pod).lines().rev().find_map(between)
+}
+
 /// What the guest said of its processors, once it is up.
 pub fn topology(pod: &Pod) -> BTreeMap<u32, GuestCpu> {
     let text = wait_until("the guest is up", || {

@@ -24,7 +24,8 @@ pub use daemon::*;
 pub use guest::*;
 pub use host::*;
 pub use linux_guest::{
-    KERNEL, KERNEL_WORDS, MACHINE, alive, boot, last_of_serial, make_initramfs, seats, serial, with_virtiofsd,
+    KERNEL, KERNEL_WORDS, MACHINE, alive, boot, last_of_serial, make_initramfs, newest_words, seats, serial,
+    with_virtiofsd,
 };
 pub use pods::*;
 pub use promise::*;

@@ -96,15 +96,24 @@ pub fn record_pod(label: &str, pod: &Pod, config: &Path) -> Seen {
     seen
 }
 
-/// The same of the pods of a recording, one for each QoS class, that containerd runs.
-pub fn record_classes(guaranteed: &Pod, burstable: &Pod, best_effort: &Pod) -> Seen {
-    let mut seen = Seen::new();
-    for (label, pod) in ["guaranteed", "burstable", "besteffort"]
-        .iter()
-        .zip([guaranteed, burstable, best_effort])
-    {
+/// The same of the pods of a recording, one for each QoS class, that containerd runs, and the writes of the state file when the guaranteed one
+/// comes and ends. `start` starts that of a class, and `settle` is given the guaranteed one and the others before they are looked at.
+pub fn record_pods(start: impl Fn(&str) -> Pod, settle: impl FnOnce(&Pod, &[Pod; 2]), end: impl FnOnce(&Pod)) -> Seen {
+    let shared_classes = ["burstable", "besteffort"];
+    let shared = shared_classes.map(&start);
+    let (mut seen, mut guaranteed) = (Seen::new(), None);
+    seen.extend(record_state_writes("admission", || {
+        guaranteed.insert(start("guaranteed")).uid.clone()
+    }));
+    let guaranteed = guaranteed.expect("a pod");
+    settle(&guaranteed, &shared);
+    for (label, pod) in shared_classes.iter().zip(&shared).chain([(&"guaranteed", &guaranteed)]) {
         seen.extend(record_pod(label, pod, &of_containerd(pod)));
     }
+    seen.extend(record_state_writes("removal", || {
+        end(&guaranteed);
+        guaranteed.uid.clone()
+    }));
     seen
 }
 
@@ -185,7 +194,7 @@ fn sorted(list: &Value) -> String {
 }
 
 /// Each content of kubelet's state file while `body` runs, without checksums. `body` returns the pod's UID, which is replaced by `UID`.
-pub fn record_state_writes(label: &str, body: impl FnOnce() -> String) -> Seen {
+fn record_state_writes(label: &str, body: impl FnOnce() -> String) -> Seen {
     let mut inotify = Inotify::init().expect("inotify");
     let folder = Path::new(STATE).parent().expect("a folder");
     let watched = inotify.watches().add(folder, WatchMask::MOVED_TO);

@@ -56,10 +56,8 @@ pub fn on_node_undoing(undo: impl FnOnce(), body: impl FnOnce()) {
         print_journal();
     }
     // Whatever the body wanted to see of an orderly end it has seen.
-    let deleted: Vec<Output> = pods()
-        .iter()
-        .map(|pod| output(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]))
-        .collect();
+    let delete = |pod: &Pod| output(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]);
+    let deleted: Vec<Output> = pods().iter().map(delete).collect();
     let undone = catch_unwind(AssertUnwindSafe(undo)).and(catch_unwind(unconfigure));
     if let Err(panic) = result.and(undone) {
         resume_unwind(panic);
@@ -265,11 +263,8 @@ impl Pod {
         let line = told.lines().rfind(|line| line.starts_with(word));
         let line = line.unwrap_or_else(|| panic!("no {word:?}: {told}"));
         println!("  {line}");
-        let counts = line
-            .rsplit_once(": ")
-            .expect("counts")
-            .1
-            .split(|c: char| !c.is_ascii_digit());
+        let (_, counts) = line.rsplit_once(": ").expect("counts");
+        let counts = counts.split(|c: char| !c.is_ascii_digit());
         let counts: Vec<u32> = counts.filter_map(|number| number.parse().ok()).collect();
         counts.into_iter()
     }
@@ -399,10 +394,8 @@ pub struct Threads {
 impl Threads {
     /// Those of no vCPU whose names begin so.
     pub fn named(&self, beginning: &str) -> Vec<&Thread> {
-        self.others
-            .iter()
-            .filter(|thread| thread.name.starts_with(beginning))
-            .collect()
+        let is_so = |thread: &&Thread| thread.name.starts_with(beginning);
+        self.others.iter().filter(is_so).collect()
     }
 
     /// One of them.
@@ -421,10 +414,10 @@ impl Threads {
 /// The runtime's name of a container, by its scope. The processes may be in a cgroup below that.
 pub fn container_id(pod: &Pod) -> String {
     let scope = pod.cgroup.split('/').find_map(|part| part.strip_suffix(".scope"));
-    let id = scope.and_then(|scope| scope.rsplit_once('-'));
-    id.unwrap_or_else(|| panic!("no container's scope: {}", pod.cgroup))
-        .1
-        .to_owned()
+    let Some((_, id)) = scope.and_then(|scope| scope.rsplit_once('-')) else {
+        panic!("no container's scope: {}", pod.cgroup)
+    };
+    id.to_owned()
 }
 
 /// Which threads they are, whatever CPUs they have.

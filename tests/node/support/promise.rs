@@ -71,11 +71,11 @@ pub fn wrong(
     };
     let (taken, given) = (partitioned(), cpus(&read(format!("{above}/cpuset.cpus.exclusive"))));
     let everybodys = ["system.slice", "init.scope", "kubepods.slice"].map(super::effective);
-    let is_kept_off = everybodys
-        .iter()
-        .chain([&workers()])
-        .all(|others| others.is_disjoint(&exclusive));
-    let is_kept = is_kept_off && exclusive.is_subset(&taken) && exclusive.is_subset(&given);
+    let is_kept_off = |others: &CpuSet| others.is_disjoint(&exclusive);
+    let is_kept = everybodys.iter().all(is_kept_off)
+        && is_kept_off(&workers())
+        && exclusive.is_subset(&taken)
+        && exclusive.is_subset(&given);
     (!is_kept).then(|| {
         format!(
             "taken {taken}, given {given}, others {everybodys:?}, workers {}",

@@ -57,11 +57,9 @@ pub fn start(name: &str, cpus: &str, devices: &[Given], memory: &str) -> Pod {
 
 /// The same with only some of them in the guest.
 pub fn start_with(name: &str, cpus: &str, devices: &[Given], plugged: &[Given], memory: &str) -> Pod {
-    let words = plugged
-        .iter()
-        .flat_map(|device| ["-device".to_owned(), device_words(device)]);
-    let words: Vec<String> = words.collect();
-    start_qemu(name, cpus, devices, memory, &[], &words)
+    let words = |device: &Given| device_words(device, &format!("host={}", device.address));
+    let words = plugged.iter().flat_map(|device| ["-device".to_owned(), words(device)]);
+    start_qemu(name, cpus, devices, memory, &[], &words.collect::<Vec<_>>())
 }
 
 /// QEMU with more options of the runner, and these words that give the guest its devices.
@@ -121,12 +119,8 @@ pub fn device_id(device: &Given) -> String {
     format!("{}{}", device.kind.id, device.node)
 }
 
-fn device_words(device: &Given) -> String {
-    device_words_by(device, &format!("host={}", device.address))
-}
-
 /// As QEMU's option has it, with these words for what it is.
-pub fn device_words_by(device: &Given, what: &str) -> String {
+pub fn device_words(device: &Given, what: &str) -> String {
     let without_rom = if device.kind == CARD { ",romfile=" } else { "" };
     format!("vfio-pci,{what},id={}{without_rom}", device_id(device))
 }
@@ -196,9 +190,8 @@ pub fn held(pid: u32, field: &str) -> u64 {
 pub fn guest_memory(pid: u32) -> BTreeMap<u32, u64> {
     let maps = read(format!("/proc/{pid}/numa_maps"));
     let nodes = |line: &str| -> BTreeMap<u32, u64> {
-        let words = line
-            .split(' ')
-            .filter_map(|word| word.strip_prefix('N')?.split_once('='));
+        let words = words(line).into_iter();
+        let words = words.filter_map(|word| word.strip_prefix('N')?.split_once('='));
         let pages = words.filter_map(|(node, pages)| Some((node.parse().ok()?, pages.parse::<u64>().ok()? << 12)));
         pages.collect()
     };

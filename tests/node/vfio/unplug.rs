@@ -11,10 +11,9 @@ use crate::support::*;
 
 /// The IOMMU groups that QEMU has open: `show` also names devices of the container that the guest does not have.
 fn open(pod: &Pod) -> Vec<String> {
-    let of_qemu = open_devices(pod)
-        .into_iter()
-        .filter(|(process, _)| process.starts_with("qemu"));
-    let groups = of_qemu.flat_map(|(_, open)| open);
+    let mut of_qemu = open_devices(pod);
+    of_qemu.retain(|process, _| process.starts_with("qemu"));
+    let groups = of_qemu.into_values().flatten();
     let groups = groups.filter_map(|path| path.strip_prefix("/dev/vfio/").map(str::to_owned));
     groups.filter(|group| group != "vfio").collect()
 }

@@ -34,10 +34,8 @@ fn a_vm_is_adopted_in_its_container_and_killed_leaves_nothing() {
         configure("[[adopt]]\nuse = \"qemu\"\n");
         let pod = unregistered("inside").with_startup_probe(&["true"]).apply();
         until_adopted(&pod, is_qemus_vcpu);
-        assert!(
-            pod.is_in_place(),
-            "crun answers what CRI-O asks of a container with threaded cgroups"
-        );
+        // crun answers what CRI-O asks of a container with threaded cgroups.
+        assert!(pod.is_in_place());
         assert_survives_restarts(&pod);
 
         // kubelet has CRI-O make a container anew, whose VM is adopted too.
@@ -114,19 +112,22 @@ fn assert_named(pod: &Pod, namespace: &str) {
 /// Annotations by which a pod says that it is another one, in the keys of CRI-O and of containerd. CRI-O copies a pod's annotations to its
 /// containers.
 fn forged(manifest: Manifest) -> Manifest {
-    manifest.with_annotations(json!({
-        "io.kubernetes.pod.namespace": "team-a",
-        "io.kubernetes.pod.name": "victim",
-        "io.kubernetes.pod.uid": "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5",
-        "io.kubernetes.container.name": "other",
-        "io.kubernetes.cri.sandbox-namespace": "team-a",
-        "io.kubernetes.cri.sandbox-name": "victim",
-        "io.kubernetes.cri.sandbox-uid": "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5",
-        "io.kubernetes.cri.container-name": "other",
-        "io.kubernetes.cri-o.Namespace": "team-a",
-        "io.kubernetes.cri-o.KubeName": "victim",
-        "io.kubernetes.cri-o.ContainerName": "other",
-    }))
+    manifest.with_metadata(
+        "annotations",
+        json!({
+            "io.kubernetes.pod.namespace": "team-a",
+            "io.kubernetes.pod.name": "victim",
+            "io.kubernetes.pod.uid": "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5",
+            "io.kubernetes.container.name": "other",
+            "io.kubernetes.cri.sandbox-namespace": "team-a",
+            "io.kubernetes.cri.sandbox-name": "victim",
+            "io.kubernetes.cri.sandbox-uid": "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5",
+            "io.kubernetes.cri.container-name": "other",
+            "io.kubernetes.cri-o.Namespace": "team-a",
+            "io.kubernetes.cri-o.KubeName": "victim",
+            "io.kubernetes.cri-o.ContainerName": "other",
+        }),
+    )
 }
 
 #[test]
@@ -136,7 +137,7 @@ fn a_container_is_its_own_pods_whatever_the_pods_annotations_say() {
         // Adopted are the VMs of the namespace, and no other pod's.
         let liar = forged(unregistered("liar")).apply();
         assert_eq!(config(&liar)["annotations"]["io.kubernetes.pod.namespace"], "default");
-        let honest = unregistered("honest").in_namespace("team-a").apply();
+        let honest = unregistered("honest").with_metadata("namespace", "team-a").apply();
         until_adopted(&honest, is_qemus_vcpu);
         assert_named(&honest, "team-a");
         reconcile();
@@ -144,8 +145,9 @@ fn a_container_is_its_own_pods_whatever_the_pods_annotations_say() {
         delete(&liar);
 
         // A container that refuses is left alone, and it is said by its own name.
-        let refuses = unregistered("refuses").in_namespace("team-a");
-        let refuses = refuses.with_environment("STELIA_ADOPT", "no").apply();
+        let mut refuses = unregistered("refuses").with_metadata("namespace", "team-a");
+        refuses.container()["env"] = json!([{"name": "STELIA_ADOPT", "value": "no"}]);
+        let refuses = refuses.apply();
         let (reason, text) = wait_until("it is refused", || refused(&refuses));
         assert_eq!(reason, "ContainerRefuses", "{text}");
         delete(&refuses);

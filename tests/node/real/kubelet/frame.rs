@@ -1,12 +1,13 @@
-//! kubelet as a service of the node, with containerd, and the frame in which each test runs.
+//! kubelet as a service of the node, containerd as it asks for it, with the image of its pods, and the frame in which each test runs.
 
 use std::fs;
 use std::panic::{catch_unwind, resume_unwind};
 use std::path::Path;
+use std::sync::Once;
 
 use serde_json::{Value, json};
 
-use super::runtime::{self, containers};
+use crate::real::image::make_image;
 use crate::real::program;
 use crate::support::apiserver::ask;
 use crate::support::*;
@@ -18,6 +19,50 @@ const SETTINGS: &str = "/run/kubelet-node/kubelet.yaml";
 const UNIT_FILE: &str = "/run/systemd/system/kubelet.service";
 /// kubelet's port without TLS and authorization.
 const SERVER: &str = "127.0.0.1:10255";
+/// Where containerd's shims keep the containers of the CRI.
+const TASKS: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
+/// Where CRI-O has its containers' folders.
+pub const CRIO: &str = "/run/containers/storage/overlay-containers";
+const CONTAINERD_SETTINGS: &str = "/run/kubelet-node/containerd.toml";
+/// The configuration in /etc stays as the package made it.
+const CONTAINERD_DROP_IN: &str = "/run/systemd/system/containerd.service.d/kubelet.conf";
+/// containerd as docs/kubelet.md asks for it: a runtime whose cgroup driver is kubelet's.
+const CONTAINERD_CONFIG: &str = r#"version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "localhost/node:1"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+SystemdCgroup = true
+"#;
+
+/// It stays for the later tests: to start it takes an emulated node several seconds.
+fn start_containerd() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        let image = make_image();
+        put_new(CONTAINERD_SETTINGS, CONTAINERD_CONFIG);
+        let exec = format!("[Service]\nExecStart=\nExecStart=/usr/bin/containerd --config {CONTAINERD_SETTINGS}\n");
+        put_new(CONTAINERD_DROP_IN, exec);
+        run("systemctl daemon-reload");
+        restart("containerd");
+        run(&["ctr", "-n", "k8s.io", "images", "import", &image]);
+    });
+}
+
+/// The containers that the runtime has, sandboxes among them.
+fn containers() -> Vec<String> {
+    names_in(TASKS)
+}
+
+/// The first process of a container that has one.
+pub fn first_process(runtime: &str, id: &str) -> Option<u32> {
+    let file = match runtime {
+        "cri-o" => format!("{CRIO}/{id}/userdata/pidfile"),
+        _ => format!("{TASKS}/{id}/init.pid"),
+    };
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
 
 /// What every test's kubelet has: static pods, and what this node lacks turned off.
 fn settings(more: &Value) -> Value {
@@ -128,7 +173,7 @@ pub fn beside_kubelet_undoing(more: &Value, undo: impl FnOnce(), body: impl FnOn
         run("systemctl daemon-reload");
     };
     on_node_undoing(end, || {
-        runtime::start();
+        start_containerd();
         start(more, "");
         body();
     });

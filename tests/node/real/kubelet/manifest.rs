@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::frame::{MANIFESTS, kubelet_journal, pods};
-use super::runtime;
+use super::frame::{MANIFESTS, first_process, kubelet_journal, pods};
 use crate::real::image::{BUSYBOX, IMAGE};
 use crate::support::*;
 
@@ -191,7 +190,7 @@ pub fn of_kubelet(pod: &Value, container: &str) -> Option<Pod> {
     Some(Pod {
         name: name_of(pod).to_owned(),
         cgroup: format!("{}/{scope}", slice_of(pod, &uid)),
-        pid: runtime::first_process(runtime, id)?,
+        pid: first_process(runtime, id)?,
         cpus: kubelet_state()["entries"][&uid][container].as_str().map(str::to_owned),
         log: format!("/var/log/pods/{full}/{container}/{}.log", status["restartCount"]).into(),
         uid,

@@ -39,12 +39,9 @@ fn a_vm_stays_isolated_when_everything_around_it_starts_anew() {
             apply(&pod("after", &[sleeper("s", "500m", "32Mi")]));
             running("after", "s");
         });
-        assert_undisturbed("systemd reloaded", &vm, &before, || {
-            drop(run("systemctl daemon-reload"))
-        });
-        assert_undisturbed("systemd executed anew", &vm, &before, || {
-            drop(run("systemctl daemon-reexec"))
-        });
+        for command in ["systemctl daemon-reload", "systemctl daemon-reexec"] {
+            assert_undisturbed(command, &vm, &before, || drop(run(command)));
+        }
         assert_undisturbed("the daemon killed", &vm, &before, || {
             let daemon = daemon_pid();
             kill_daemon();

@@ -6,7 +6,7 @@ use super::{CPUS, assert_only_open_in, assert_works_and_is_told, card_and_disk, 
 use crate::real::program;
 use crate::support::*;
 use crate::vfio::devices::{Given, IOMMUFD, Plugins};
-use crate::vfio::guest::{device_words_by, qemu_pid, start_qemu};
+use crate::vfio::guest::{device_words, qemu_pid, start_qemu};
 use crate::vfio::with_plugins;
 
 /// In the order in which they need each other.
@@ -54,11 +54,9 @@ fn descriptors(given: &[Given]) -> Vec<String> {
 
 /// QEMU's words for devices of this iommufd, each named by `what`.
 fn qemu_words(iommufd: &str, given: &[Given], what: impl Fn(&Given) -> String) -> Vec<String> {
-    let devices = given
-        .iter()
-        .map(|one| device_words_by(one, &format!("{},iommufd=iommu", what(one))));
+    let words = |one: &Given| device_words(one, &format!("{},iommufd=iommu", what(one)));
     let object = ["-object".to_owned(), format!("iommufd,id=iommu{iommufd}")];
-    let devices = devices.flat_map(|words| ["-device".to_owned(), words]);
+    let devices = given.iter().flat_map(|one| ["-device".to_owned(), words(one)]);
     object.into_iter().chain(devices).collect()
 }
 

@@ -67,7 +67,7 @@ fn assert_works_and_is_told(pod: &Pod, vmm: u32, given: &[Given], pinned: &str) 
 
 /// The certificate names each device with its node and the resource by which kubelet gave it, and the interrupts of all.
 fn assert_certified(pod: &Pod, given: &[Given]) {
-    let locality = settled_locality(pod);
+    let locality = settled_locality(pod, MEMORY_MIB);
     let of_kubelet = given.iter().map(|one| (one.kind.resource.to_owned(), 0, true));
     let of_vfio = given.iter().map(|one| (one.shown(), 0, true));
     let mut expected: Vec<_> = of_kubelet.chain(of_vfio).collect();
