@@ -71,12 +71,10 @@ impl Calls {
         let (mut names, mut changes) = (BTreeMap::new(), Vec::new());
         for line in text.lines() {
             // `PID name(…) = …`. The end of an interrupted call has its own line, and signals are no calls.
-            let Some((_, call)) = line.split_once(' ') else {
-                continue;
-            };
-            let Some((name, arguments)) = call.trim_start().split_once('(') else {
-                continue;
-            };
+            let call = line
+                .split_once(' ')
+                .and_then(|(_, call)| call.trim_start().split_once('('));
+            let Some((name, arguments)) = call else { continue };
             if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
                 continue;
             }

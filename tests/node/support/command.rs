@@ -63,6 +63,7 @@ pub fn output(argv: &(impl Argv + ?Sized)) -> Output {
     Command::new(program).args(arguments).output().expect(program)
 }
 
+/// Of an even number the larger of the two in the middle.
 pub fn median<T: Ord + Copy>(mut of: Vec<T>) -> T {
     of.sort_unstable();
     of[of.len() / 2]

@@ -135,7 +135,8 @@ impl Drop for Strace {
     }
 }
 
-/// The daemon is stopped by a signal until this value is dropped, while a test does what the daemon would undo or would do itself. Services have no watchdog meanwhile: a slow node may need longer than the daemon's.
+/// The daemon is stopped by a signal until this value is dropped, while a test does what the daemon would undo or would do itself. Services have no
+/// watchdog meanwhile: a slow node may need longer than the daemon's.
 pub struct StoppedDaemon(());
 
 impl StoppedDaemon {

@@ -70,10 +70,8 @@ impl Vm {
     fn ask_for(&self, order: Order) -> Answer {
         use Order::{Pause, PowerOff, Resume, Snapshot};
         use Vmm::{CloudHypervisor, Crosvm, Firecracker};
-        let (api, folder) = (
-            |method, path, body: &str| self.api().ask(method, path, body),
-            self.snapshot(),
-        );
+        let api = |method, path, body: &str| self.api().ask(method, path, body);
+        let folder = self.snapshot();
         let of_api = format!("{{\"destination_url\":\"file://{folder}\"}}");
         let of_files = format!("{{\"snapshot_path\":\"{folder}/state\",\"mem_file_path\":\"{folder}/memory\"}}");
         match (self.vmm, order) {
