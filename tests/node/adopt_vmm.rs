@@ -33,23 +33,9 @@ fn start(vmm: Vmm) -> Pod {
 fn until_as_recorded(pod: &Pod, vmm: Vmm, moment: Moment) {
     let expected = recorded(vmm, moment);
     assert!(expected.is_some(), "{moment:?} of {} is not recorded", vmm.name());
-    let seen = || processes(pod.pid);
-    wait_until_or(
-        &format!("{} is as the recording {moment:?}", pod.name),
-        || format!(": {:#?}, expected {expected:#?}", seen()),
-        || seen() == expected,
-    );
-}
-
-/// Every thread of the container, once all have the names that they give themselves.
-fn threads(pod: &Pod, vmm: Vmm) -> Vec<Thread> {
-    until_as_recorded(pod, vmm, Moment::Booted);
-    container_and_nested(pod.pid).into_values().flatten().collect()
-}
-
-fn number_of(threads: &[Thread], name: &str) -> u32 {
-    let found = threads.iter().find(|thread| thread.name == name);
-    found.unwrap_or_else(|| panic!("no {name}: {threads:#?}")).tid
+    let seen = || format!(": {:#?}, expected {expected:#?}", processes(pod.pid));
+    let what = format!("{} is as the recording {moment:?}", pod.name);
+    wait_until_or(&what, seen, || processes(pod.pid) == expected);
 }
 
 /// What a vCPU has counted, as its memory has it.
@@ -75,13 +61,14 @@ fn threads_and_processes_are_as_recorded_of_the_vmm_that_is_looked_like() {
     on_node(|| {
         for vmm in Vmm::ALL {
             let pod = start(vmm);
-            let found = threads(&pod, vmm);
+            // Once all have the names that they give themselves.
+            until_as_recorded(&pod, vmm, Moment::Booted);
+            let found = all_threads(container_and_nested(pod.pid));
             let own: Vec<u32> = threads_of(pod.pid).iter().map(|thread| thread.tid).collect();
             for vcpu in 0..2 {
-                assert!(
-                    own.contains(&number_of(&found, &format!("{}{vcpu}", vmm.vcpu_prefix()))),
-                    "{found:#?}"
-                );
+                let name = format!("{}{vcpu}", vmm.vcpu_prefix());
+                let thread = found.iter().find(|thread| thread.name == name);
+                assert!(thread.is_some_and(|thread| own.contains(&thread.tid)), "{found:#?}");
             }
             // Nobody registered it: it is where its runtime put it.
             assert!(found.iter().all(|thread| thread.cgroup == pod.origin()), "{found:#?}");

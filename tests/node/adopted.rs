@@ -34,16 +34,8 @@ fn kill_vmm(pod: &Pod, vmm: Vmm) {
 #[test]
 fn vms_of_every_vmm_are_adopted_when_they_start_and_given_back_when_they_end() {
     // No audit comes by: the kernel's uevents tell the daemon, in its sandbox, of each VM.
-    let rules = Vmm::ALL.map(|vmm| {
-        format!(
-            "[[adopt]]
-use = \"{}\"
-",
-            vmm.name()
-        )
-    });
-    let rules: String = [NO_AUDIT.to_owned()].into_iter().chain(rules).collect();
-    adopting(&rules, || {
+    let rules = Vmm::ALL.map(|vmm| format!("[[adopt]]\nuse = \"{}\"\n", vmm.name()));
+    adopting(&format!("{NO_AUDIT}{}", rules.concat()), || {
         for vmm in Vmm::ALL {
             let pod = launched(vmm, &[]);
             until_adopted(&pod, |thread| vmm.is_vcpu(&thread.name));
@@ -104,13 +96,10 @@ fn what_cannot_or_may_not_be_adopted_is_left_alone_and_said_once() {
         // A preview of a rule says what it would do with the VMs that are there, and does nothing.
         let later = "[[adopt]]\nuse = \"firecracker\"\n";
         put("/run/later.toml", later);
-        let preview: serde_json::Value =
-            serde_json::from_str(&run("steliactl list --unmanaged --config /run/later.toml -o json")).unwrap();
-        assert_eq!(preview.as_array().unwrap().len(), 1, "{preview}");
-        assert_eq!(
-            (&preview[0]["pod"], &preview[0]["reason"]),
-            (&serde_json::json!(ruleless.uid), &serde_json::json!("Adoptable"))
-        );
+        let preview = json(&run("steliactl list --unmanaged --config /run/later.toml -o json"));
+        assert_eq!(preview.as_array().map(Vec::len), Some(1), "{preview}");
+        let words = ["pod", "reason"].map(|word| &preview[0][word]);
+        assert_eq!(words, [&*ruleless.uid, "Adoptable"]);
         assert_eq!(ruleless.state(), None);
         // A rule that comes later is of the VMs that are there.
         configure(later);
@@ -121,16 +110,10 @@ fn what_cannot_or_may_not_be_adopted_is_left_alone_and_said_once() {
         ruleless.deregister();
         ruleless.wait_released();
         let threads = all_threads(container_and_nested(ruleless.pid));
-        assert!(
-            threads.iter().all(|thread| thread.cgroup == ruleless.origin()),
-            "{threads:#?}"
-        );
-        assert_eq!(
-            threads
-                .iter()
-                .filter(|thread| firecracker.is_vcpu(&thread.name))
-                .count(),
-            2
-        );
+        for thread in &threads {
+            assert_eq!(thread.cgroup, ruleless.origin(), "{thread:?}");
+        }
+        let vcpus = threads.iter().filter(|thread| firecracker.is_vcpu(&thread.name));
+        assert_eq!(vcpus.count(), 2);
     });
 }

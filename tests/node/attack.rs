@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use zbus::Message;
 
+use crate::support::beside;
+
 const SOCKET: &str = "/run/stelia/runner/socket";
 /// Longer than any patience of the daemon.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -95,9 +97,8 @@ fn early_descriptors() {
 /// Send messages as fast as they are taken, and read nothing, until `until` or the daemon ends it.
 fn flood(message: &[u8], until: Instant) -> usize {
     let mut stream = connect();
-    stream
-        .set_write_timeout(Some(Duration::from_millis(500)))
-        .expect("timeout");
+    let patience = Some(Duration::from_millis(500));
+    stream.set_write_timeout(patience).expect("timeout");
     let mut sent = 0;
     if !send(&mut stream, HANDSHAKE) {
         return 0;
@@ -153,8 +154,7 @@ fn attack(name: &str) {
 
 /// Exists once the attack may end. The container sees the node's files.
 pub fn over() -> PathBuf {
-    let me = std::env::current_exe().expect("own path");
-    me.with_file_name("attack-over")
+    beside("attack-over")
 }
 
 /// Runs in a pod.

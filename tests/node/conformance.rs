@@ -34,10 +34,6 @@ fn the_model_keeps_the_rules_of_this_kernel() {
             remove_tree(&directory);
             !directory.exists()
         });
-        println!(
-            "  {} operations",
-            conformance::TREE.len() + conformance::PARTITIONS.len()
-        );
         assert!(mismatches.is_empty(), "{mismatches:#?}");
     });
 }

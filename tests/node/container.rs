@@ -78,10 +78,8 @@ fn other_containers_of_the_pod_run_beside_the_partition() {
         let inside = |pod: &Pod| cpus(&pod.file("cpuset.cpus.effective"));
         assert_eq!(inside(&with_cpu), with_cpu.exclusive());
         wait_until("the pool's container has the pool", || inside(&shares) == pool());
-        assert!(
-            with_cpu.exclusive().is_disjoint(&partitioned()),
-            "the rule names one container"
-        );
+        // The rule names one container.
+        assert!(with_cpu.exclusive().is_disjoint(&partitioned()));
 
         // Both grow and shrink beside each other: what the one leaves the other may get.
         let (main, side) = (pod.exclusive(), with_cpu.exclusive());

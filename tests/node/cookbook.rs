@@ -5,6 +5,7 @@ mod blocks;
 
 use std::process::{Command, Stdio};
 
+use crate::ledger::object;
 use crate::support::*;
 use blocks::{printed, recipes};
 
@@ -13,12 +14,8 @@ struct Variables([(&'static str, String); 3]);
 
 impl Variables {
     fn of(pod: &Pod) -> Self {
-        let path = call(&["GetInstance", "s", &pod.uid])
-            .as_str()
-            .expect("an object path")
-            .to_owned();
         let cpu = first_of(&pod.exclusive()).to_string();
-        Self([("POD", pod.uid.clone()), ("INSTANCE", path), ("CPU", cpu)])
+        Self([("POD", pod.uid.clone()), ("INSTANCE", object(&pod.uid)), ("CPU", cpu)])
     }
 
     fn put(&self, text: &str) -> String {

@@ -67,10 +67,8 @@ impl Drop for Failpoints {
         let unset = output("systemctl unset-environment STELIAD_FAILPOINT");
         let restart = output("systemctl restart steliad");
         if !panicking() {
-            assert!(
-                [&unmount, &unset, &restart].iter().all(|out| out.status.success()),
-                "{unmount:?} {unset:?} {restart:?}"
-            );
+            let all = [unmount, unset, restart];
+            assert!(all.iter().all(|out| out.status.success()), "{all:?}");
         }
     }
 }
@@ -114,15 +112,6 @@ pub fn isolate(pod: &Pod) {
     });
 }
 
-/// Deregister it from a daemon that may die meanwhile. Whether the call was answered, and whether the daemon died.
-fn deregister_from(daemon: &str, pod: &Pod) -> (bool, bool) {
-    let done = output(&["steliactl", "release", &pod.uid]).status.success();
-    let died = wait_until("the daemon's answer or its end", || {
-        (done || daemon_pid() != daemon).then_some(daemon_pid() != daemon)
-    });
-    (done, died)
-}
-
 #[test]
 fn killed_between_any_two_steps_of_register_and_attach_the_state_is_whole_or_absent() {
     on_node(|| {
@@ -158,7 +147,10 @@ fn killed_between_any_two_steps_of_deregister_the_container_is_isolated_or_as_ku
         for n in steps() {
             let before = assert_isolated(&pod, 2);
             let daemon = failpoints.daemon_that_dies_at(n);
-            let (done, died) = deregister_from(&daemon, &pod);
+            let done = output(&["steliactl", "release", &pod.uid]).status.success();
+            let died = wait_until("the daemon's answer or its end", || {
+                (done || daemon_pid() != daemon).then_some(daemon_pid() != daemon)
+            });
             let left = wait_until("whole or absent", || {
                 let kept = pod.is("isolated") && pod.scope().exists();
                 let left = pod.state().is_none() && !pod.scope().exists();

@@ -48,13 +48,10 @@ fn a_container_of_crun_is_isolated_bound_and_given_back() {
         pod.exec_sleeper();
         let procs = || pod.file("cgroup.procs");
         assert_eq!(procs().lines().count(), 2, "the anchor and the exec'd process");
-        let sleep = procs()
-            .lines()
-            .find(|pid| comm(pid) == "sleep")
-            .expect("sleep")
-            .to_owned();
-        assert!(allowed(&sleep).is_disjoint(&cpus("4-5")), "{}", allowed(&sleep));
-        kill("-KILL", &sleep);
+        let inside = procs();
+        let sleep = inside.lines().find(|pid| comm(pid) == "sleep").expect("sleep");
+        assert!(allowed(sleep).is_disjoint(&cpus("4-5")), "{}", allowed(sleep));
+        kill("-KILL", sleep);
         wait_until("it ended", || procs().lines().count() == 1);
 
         // More processes than the limit allows there are not, wherever they are.

@@ -80,17 +80,13 @@ pub fn open_devices(pod: &Pod) -> BTreeMap<String, Vec<String>> {
         let name = threads.iter().find(|thread| thread.tid == pid)?.name.clone();
         let links = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
         let links = links.filter_map(|link| fs::read_link(link.path()).ok());
-        let mut open: Vec<String> = links
-            .map(|link| link.display().to_string())
-            .filter(|link| devices.iter().any(|device| link.contains(device)))
-            .collect();
+        let mut open: Vec<String> = links.map(|link| link.display().to_string()).collect();
+        open.retain(|link| devices.iter().any(|device| link.contains(device)));
         open.sort();
         Some((format!("{name}/{pid}"), open))
     };
-    container_and_nested(pod.pid)
-        .into_iter()
-        .filter_map(of_process)
-        .collect()
+    let processes = container_and_nested(pod.pid).into_iter();
+    processes.filter_map(of_process).collect()
 }
 
 #[test]
@@ -126,11 +122,8 @@ fn a_guest_has_a_tap_and_vhost_by_descriptors_of_the_runner() {
         assert_eq!(answer, "ECONNRESET");
 
         let threads = assert_isolated(&pod, 2);
-        assert_eq!(
-            threads.named("vhost-").len(),
-            2,
-            "vhost-net's and vhost-vsock's: {threads:#?}"
-        );
+        // vhost-net's and vhost-vsock's.
+        assert_eq!(threads.named("vhost-").len(), 2, "{threads:#?}");
         // What KVM makes on x86: a thread of the container's, which was moved, and one of the kernel's, bound to nobody.
         if cfg!(target_arch = "x86_64") {
             assert_eq!(threads.named("kvm-nx-lpage").len(), 1);

@@ -54,10 +54,7 @@ fn a_pod_that_asks_for_the_resource_has_what_its_vm_needs_and_nothing_else_of_th
     on_node_undoing(undo, || {
         // Where kubelet has no folder for plugins the unit is off, and it starts with that folder.
         device_plugin::stop();
-        assert_eq!(
-            (activity(PATH_UNIT), activity(UNIT)),
-            ("active".into(), "inactive".into())
-        );
+        assert_eq!([PATH_UNIT, UNIT].map(activity), ["active", "inactive"]);
         let offered = device_plugin::start();
         assert_eq!(activity(UNIT), "active");
         // At a boot the plugin is started first, and registers as soon as kubelet listens.
@@ -92,9 +89,8 @@ fn a_pod_that_asks_for_the_resource_has_what_its_vm_needs_and_nothing_else_of_th
             assert!(options.split(',').any(|option| option == "ro"), "{line}");
         }
         let environment = read(format!("/proc/{}/environ", pod.pid));
-        let is_told = environment
-            .split('\0')
-            .any(|one| one == "STELIA_RUNNER=/usr/bin/stelia-runner");
+        let mut variables = environment.split('\0');
+        let is_told = variables.any(|one| one == "STELIA_RUNNER=/usr/bin/stelia-runner");
         assert!(is_told, "{environment:?}");
         let kvm = fs::metadata(pod.inside(KVM)).expect(KVM);
         assert_eq!((kvm.uid(), kvm.gid(), kvm.mode() & 0o777), (107, 107, 0o660));
@@ -132,10 +128,8 @@ fn kubelet_the_daemon_and_the_plugin_come_and_go_and_a_running_vm_stays_as_it_is
 
         // kubelet starts anew and wipes its folder.
         run("kubelet-standin devices restart");
-        assert_eq!(
-            wait_healthy("it registers with the new kubelet").healthy,
-            offered.healthy
-        );
+        let again = wait_healthy("it registers with the new kubelet");
+        assert_eq!(again.healthy, offered.healthy);
         let now = show();
         assert_eq!(given(&pod.uid), own);
         // A wipe and a new socket are several events, but the plugin does not register for each.
@@ -143,11 +137,8 @@ fn kubelet_the_daemon_and_the_plugin_come_and_go_and_a_running_vm_stays_as_it_is
         // kubelet is gone for a while.
         run("kubelet-standin devices stop");
         sleep(Duration::from_secs(2));
-        assert_eq!(
-            (activity(UNIT), main_pid(UNIT)),
-            ("active".into(), plugin),
-            "the plugin was started again"
-        );
+        assert_eq!(activity(UNIT), "active");
+        assert_eq!(main_pid(UNIT), plugin, "the plugin was started again");
         // Its folder goes too, as on a node that is set up anew.
         fs::remove_dir_all(FOLDER).expect(FOLDER);
         sleep(Duration::from_secs(1));
@@ -194,11 +185,11 @@ fn unread(connections: u32, streams: u32) -> Killed {
     let words = [connections, streams].map(|number| number.to_string());
     let mut command = Command::new(DEVICES);
     command.arg("call").arg(socket()).arg("streams").args(words);
-    command
+    let quiet = command
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    Killed(command.spawn().expect(DEVICES))
+    Killed(quiet.spawn().expect(DEVICES))
 }
 
 #[test]

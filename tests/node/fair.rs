@@ -115,11 +115,6 @@ impl Victims {
     }
 }
 
-fn median(mut of: Vec<u64>) -> f64 {
-    of.sort_unstable();
-    of[of.len() / 2] as f64
-}
-
 /// kubelet gives CPUs to another pod and takes them back: float follows both. No audit comes by meanwhile, so that it is the
 /// event that is seen.
 fn assert_events_are_seen(victim: &Pod) {
@@ -169,15 +164,11 @@ const DISTURBERS: [&str; 10] = [
     "describe",
 ];
 
-/// End the disturbers however the test ends, or they disturb later tests.
-fn undo() {
-    put(over(), "");
-    unconfigure();
-}
-
 #[test]
 fn nobody_makes_another_vms_start_long() {
-    on_node_undoing(undo, || {
+    // However the test ends, or they disturb later tests.
+    let end_disturbers = || put(over(), "");
+    on_node_undoing(end_disturbers, || {
         configure(NO_AUDIT);
         let mut victims = Victims::start();
         // Its first process collects the orphans that chains leave.
@@ -205,21 +196,16 @@ fn nobody_makes_another_vms_start_long() {
             assert_events_are_seen(&victims.0[0].0);
             put(over(), "");
             let said = disturber.wait_for("DISTURBED");
-            assert!(
-                what != "fails" || said.contains("Read-only file system"),
-                "nothing failed: {said}"
-            );
+            let has_failed = said.contains("Read-only file system");
+            assert!(what != "fails" || has_failed, "nothing failed: {said}");
             disturber.end();
             fs::remove_file(over()).expect("the sign");
-            assert_eq!(
-                (daemon_pid(), restarts()),
-                (daemon.clone(), restarted.clone()),
-                "{what}"
-            );
+            let now = (daemon_pid(), restarts());
+            assert_eq!((&now.0, &now.1), (&daemon, &restarted), "{what}");
             // Just before and just after: whatever else this machine does, it does to both.
             let after = victims.starts(STARTS);
             let undisturbed = median([&before[..], &after].concat());
-            let times = median(took.clone()) / undisturbed;
+            let times = median(took.clone()) as f64 / undisturbed as f64;
             println!(
                 "  {what}: {times:.2} times as long, {took:?} us, undisturbed {before:?} and {after:?}; \
                  the daemon had {busy:.2} of a CPU; {said:.300}"
@@ -276,9 +262,8 @@ async fn register_own(connection: &Connection, anchor: &OwnedFd) -> zbus::Result
 /// In a container of `quiet_vm`: what its runner would do, with a clock. No call may be refused.
 fn measure() {
     let anchor = pidfd(find("\0anchor").expect("the anchor"));
-    let vcpus = threads_of(1)
-        .into_iter()
-        .filter(|thread| thread.name.starts_with("CPU "));
+    let threads = threads_of(1);
+    let vcpus = threads.iter().filter(|thread| is_qemus_vcpu(thread));
     let vcpus: Vec<i32> = vcpus.map(|vcpu| vcpu.tid.cast_signed()).collect();
     let took = block_on(async {
         let connection = runner_socket().await;
@@ -311,11 +296,8 @@ async fn describe_all_the_time() {
         calls
     };
     let (a, b, c, d) = tokio::join!(one(), one(), one(), one());
-    println!(
-        "DISTURBED {} descriptions in {} ms",
-        a + b + c + d,
-        started.elapsed().as_millis()
-    );
+    let (all, ms) = (a + b + c + d, started.elapsed().as_millis());
+    println!("DISTURBED {all} descriptions in {ms} ms");
 }
 
 /// What threads of a vCPU do: each makes the next and ends.

@@ -48,11 +48,11 @@ impl Vm {
         let pins: Vec<u32> = free.by_ref().take(self.vcpus).collect();
         let emulator = free.next().filter(|_| self.isolate);
         let missing = self.cpus() - pins.len() - usize::from(emulator.is_some());
-        match missing {
-            0 => Ok((pins, emulator)),
-            missing => Err(format!(
-                "not enough exclusive threads provided, could not fit {missing} core(s)"
-            )),
+        let error = || format!("not enough exclusive threads provided, could not fit {missing} core(s)");
+        if missing == 0 {
+            Ok((pins, emulator))
+        } else {
+            Err(error())
         }
     }
 }
@@ -107,12 +107,8 @@ impl Web {
         let (pins, emulator) = planned.unwrap_or_else(|error| panic!("{when}: {error}"));
         assert_eq!(pins, self.pinned, "{when}");
         for (vcpu, cpu) in self.vcpus.iter().zip(pins) {
-            assert_eq!(
-                pin(vcpu.tid, [cpu]),
-                Ok(()),
-                "{when}: vCPU thread {} to {cpu}",
-                vcpu.tid
-            );
+            let pinned = pin(vcpu.tid, [cpu]);
+            assert_eq!(pinned, Ok(()), "{when}: vCPU thread {} to {cpu}", vcpu.tid);
         }
         if let Some(cpu) = emulator {
             assert_eq!(pin(self.vmm, [cpu]), Ok(()), "{when}: the emulator to {cpu}");
@@ -140,11 +136,9 @@ impl Web {
 
     /// The cgroup that virt-handler takes for the container's, by the launcher's process.
     fn manager_path(&self) -> PathBuf {
-        let mut launcher = all_threads(container_of(self.pod.pid)).into_iter();
-        let mut found = launcher
-            .find(|thread| thread.name == "virt-launcher")
-            .expect("the launcher")
-            .cgroup;
+        let mut all = all_threads(container_of(self.pod.pid)).into_iter();
+        let launcher = all.find(|thread| thread.name == "virt-launcher");
+        let mut found = launcher.expect("the launcher").cgroup;
         if found.ends_with("housekeeping") {
             found.pop();
         }
@@ -160,10 +154,8 @@ impl Web {
                 None => own.clone(),
             };
             let inside = [pod.origin(), self.housekeeping()].contains(&thread.cgroup);
-            assert!(
-                inside && thread.allowed.is_subset(&allowed),
-                "{thread:?}, not {allowed}"
-            );
+            let is_right = inside && thread.allowed.is_subset(&allowed);
+            assert!(is_right, "{thread:?}, not {allowed}");
         }
         assert_eq!(pod.file("cpuset.cpus.partition"), "root");
         assert!(own.is_subset(&partitioned()));
@@ -179,16 +171,10 @@ impl Web {
     }
 }
 
-/// The kernel's thread for the emulated timer of the node's only VM, and the CPUs it may use.
-fn kvm_pit() -> (u32, CpuSet) {
-    let pit = wait_until("kvm-pit", || processes_named("kvm-pit/").into_iter().next());
-    (pit.tid, pit.allowed)
-}
-
 #[test]
 fn virt_launcher_reads_the_same_cpus_and_pins_as_it_wants_before_and_after_adoption() {
     needs_kvm();
-    on_node_undoing(unconfigure, || {
+    on_node(|| {
         // The second has more vCPUs than the node has CPUs beside it.
         for vcpus in [2, 5] {
             let web = Web::start(Vm { vcpus, isolate: false });
@@ -224,7 +210,8 @@ fn with_isolate_emulator_thread_virt_handlers_cgroup_is_a_part_of_the_partition(
         });
         web.sync();
         web.synced_by_launcher("paused");
-        let (pit, _) = kvm_pit();
+        // The kernel's thread for the emulated timer of the node's only VM.
+        let pit = wait_until("kvm-pit", || processes_named("kvm-pit/").first().map(|pit| pit.tid));
         pin(pit, [web.pinned[0]]).expect("virt-handler pins kvm-pit");
         // Some looks later. It would be refused if this were a partition.
         reconcile();

@@ -12,19 +12,14 @@ fn assert_placed_like_the_guest(pod: &Pod) {
         assert_eq!(seen.siblings.len(), 2, "the guest sees no threads: {guest:?}");
         let host = host_cpu(seats[vcpu]);
         let siblings: Vec<u32> = seen.siblings.iter().map(|sibling| seats[sibling]).collect();
-        assert!(
-            siblings.iter().all(|cpu| host.siblings.contains(cpu)),
-            "vCPU {vcpu}: {seats:?}, {guest:?}"
-        );
+        let are_siblings = siblings.iter().all(|cpu| host.siblings.contains(cpu));
+        assert!(are_siblings, "vCPU {vcpu}: {seats:?}, {guest:?}");
     }
     for (one, seen) in &guest {
         for (other, as_well) in &guest {
             let nodes = [one, other].map(|vcpu| host_cpu(seats[vcpu]).node);
-            assert_eq!(
-                seen.node == as_well.node,
-                nodes[0] == nodes[1],
-                "vCPUs {one} and {other}: {seats:?}"
-            );
+            let (is_one_node, is_one_here) = (seen.node == as_well.node, nodes[0] == nodes[1]);
+            assert_eq!(is_one_node, is_one_here, "vCPUs {one} and {other}: {seats:?}");
         }
     }
 }
@@ -34,14 +29,8 @@ fn a_guest_that_is_a_system_finds_its_siblings_and_nodes_on_the_hosts() {
     needs_kvm();
     on_node(|| {
         // A core of each NUMA node.
-        let pod = Pod::start_qemu(
-            Accel::Kvm,
-            "system",
-            &["--cpuset", "2-5"],
-            &["--qmp", "/run/qmp"],
-            &system(),
-        )
-        .running();
+        let (options, runner) = (["--cpuset", "2-5"], ["--qmp", "/run/qmp"]);
+        let pod = Pod::start_qemu(Accel::Kvm, "system", &options, &runner, &system()).running();
         let before = assert_isolated(&pod, 4);
         assert_placed_like_the_guest(&pod);
         let resized = pod.resize("--cpuset", "0-1,4-5");

@@ -159,17 +159,16 @@ fn huge_pages_stay_within_the_limit_and_on_the_pods_numa_nodes() {
             in_float(&pod, &format!("python3 -c '{program}' 2>&1"))
         };
         let (more, less) = (reserve(40), reserve(24));
-        assert!(
-            more.contains("Cannot allocate memory") && less.contains("reserved"),
-            "{more} {less}"
-        );
+        assert_says(&more, &["Cannot allocate memory"]);
+        assert_says(&less, &["reserved"]);
         let nodes = |pod: &Pod| -> Vec<u64> {
             let text = pod.scope_file("hugetlb.2MB.numa_stat");
             let total = field(&text, "total=");
-            let parts = total.split_whitespace().skip(1);
-            parts
-                .map(|part| part.split_once('=').expect("N=").1.parse().expect("bytes"))
-                .collect()
+            let parts = total
+                .split_whitespace()
+                .skip(1)
+                .map(|part| part.split_once('=').expect("N="));
+            parts.map(|(_, bytes)| bytes.parse().expect("bytes")).collect()
         };
         assert_eq!(nodes(&pod), [64 << 20, 0]);
         assert_eq!(pod.file("hugetlb.2MB.current"), mib(4));
@@ -261,7 +260,7 @@ fn what_the_runtime_wrote_of_memory_and_devices_is_on_the_scope_and_follows_at_o
 
 #[test]
 fn float_can_be_limited_by_configuration() {
-    on_node_undoing(unconfigure, || {
+    on_node(|| {
         let pod = Pod::vm("throttled", 2);
         let max = || read(pod.float().join("cpu.max"));
         configure("float-cpu-max = \"50000 100000\"\n");

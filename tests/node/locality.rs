@@ -1,9 +1,7 @@
 //! Where a VM's memory and devices are, by the kernel's own numbers, beside its CPUs.
 
-use serde_json::Value;
-
 use crate::support::*;
-use crate::vfio::{held_and_remote, shown_devices};
+use crate::vfio::{held_and_remote, locality, settled_locality, shown_devices};
 
 /// Huge pages of 2 MiB of NUMA node 0.
 const PAGES: &str = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
@@ -16,17 +14,10 @@ fn vm_with(name: &str, cpus: &str, options: &[&str], mib: &str, backend: &str) -
     Pod::start_qemu(Accel::of_node(), name, &options, &["--qmp", "/run/qmp"], &words(&qemu))
 }
 
-fn show(pod: &Pod) -> Value {
-    json(&run(&["steliactl", "--json", "show", "-l", &pod.uid]))
-}
-
 /// The share that is away, once the daemon has looked since the VM took its memory.
 fn share(pod: &Pod, at_least_mib: u64) -> f64 {
-    wait_until(&format!("the memory of {}", pod.name), || {
-        let locality = &show(pod)["locality"];
-        let (held, remote) = held_and_remote(locality)?;
-        (held >= at_least_mib << 20).then_some(remote as f64 / held as f64)
-    })
+    let (held, remote) = held_and_remote(&settled_locality(pod, at_least_mib)).expect("memory");
+    remote as f64 / held as f64
 }
 
 #[test]
@@ -38,13 +29,8 @@ fn half_a_vms_memory_on_the_other_node_is_told_and_a_well_placed_vm_is_not() {
         // The CPUs 2-3 are of node 0, 4-7 of node 1.
         let half = "memory-backend-ram,host-nodes=0-1,policy=interleave";
         let half = vm_with("half", "2-3", &nic, "256", half);
-        let near = vm_with(
-            "near",
-            "6-7",
-            &nic,
-            "256",
-            "memory-backend-ram,host-nodes=1,policy=bind",
-        );
+        let near = "memory-backend-ram,host-nodes=1,policy=bind";
+        let near = vm_with("near", "6-7", &nic, "256", near);
         let huge = "memory-backend-memfd,hugetlb=on,hugetlbsize=2M,host-nodes=0,policy=bind";
         let huge = vm_with("huge", "4-5", &["--hugepages", "2MB=160M"], "128", huge);
         for pod in [&half, &near, &huge] {
@@ -65,7 +51,7 @@ fn half_a_vms_memory_on_the_other_node_is_told_and_a_well_placed_vm_is_not() {
         }
         wait_until("nothing to say of the other one", || near.verified().0);
 
-        let devices = |pod: &Pod| shown_devices(&show(pod)["locality"]);
+        let devices = |pod: &Pod| shown_devices(&locality(pod));
         let told = |node, own| vec![("vendor.com/nic".to_owned(), node, own)];
         assert_eq!((devices(&half), devices(&near)), (told(1, false), told(1, true)));
 
@@ -74,10 +60,7 @@ fn half_a_vms_memory_on_the_other_node_is_told_and_a_well_placed_vm_is_not() {
         let is_of = |line: &str, pod: &Pod| line.starts_with(&format!("default/{}: ", pod.name));
         let tells = |pod: &Pod| found.iter().filter(is_away).any(|line| is_of(line, pod));
         assert!(tells(&half) && tells(&huge) && found.len() == 2, "{found:?}");
-        assert!(
-            found.iter().any(|line| line.contains("vendor.com/nic on 1")),
-            "{found:?}"
-        );
+        assert_says(&found.join("\n"), &["vendor.com/nic on 1"]);
 
         let metrics = run("steliactl export metrics");
         let ratio = format!(

@@ -39,12 +39,8 @@ fn start(name: &str, limit: u64, machine: &str, kernel_words: &str) -> (Pod, u64
     let memory = format!("{limit}M");
     let options = ["--cpus", "2", "--memory", &memory];
     let runner = ["--qmp", "/run/qmp", "--resize-memory", "yes"];
-    let qemu = [
-        &["-machine", MACHINE, "-smp", "2"],
-        &words(machine)[..],
-        &boot(INITRAMFS, &kernel_words),
-    ]
-    .concat();
+    let cpus = vec!["-machine", MACHINE, "-smp", "2"];
+    let qemu = [cpus, words(machine), boot(INITRAMFS, &kernel_words)].concat();
     let pod = Pod::start_qemu(Accel::Kvm, name, &options, &runner, &qemu).running();
     let has = until_said(&pod);
     (pod, has)
@@ -57,12 +53,7 @@ pub fn until_said(pod: &Pod) -> u64 {
 
 /// The guest's newest MemTotal, MiB.
 fn said(pod: &Pod) -> Option<u64> {
-    let text = serial(pod);
-    let mut lines = text
-        .lines()
-        .rev()
-        .filter_map(|line| line.strip_prefix("MEMORY ")?.strip_suffix(" END"));
-    let kib: u64 = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+    let kib: u64 = newest_words(pod, "MEMORY ")?.split(' ').nth(1)?.parse().ok()?;
     Some(kib / 1024)
 }
 

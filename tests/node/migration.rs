@@ -38,14 +38,8 @@ fn settled(pod: &Pod) -> Threads {
 /// Send the guest of a new pod there, and hold both to their promise before, while and after it moves. While it is stopped
 /// for the last of it, `moving` are QEMU's threads for the migration, as their names begin at the source and here.
 fn receive(to: &Pod, waited: &Threads, more: &[&str], moving: [&[&str]; 2]) {
-    let from = start_on(
-        Accel::of_node(),
-        "from",
-        "2",
-        &[],
-        &[&["-smp", "2"], &OTHER[..]].concat(),
-    )
-    .running();
+    let qemu = [["-smp", "2"], OTHER].concat();
+    let from = start_on(Accel::of_node(), "from", "2", &[], &qemu).running();
     wait_ready(&from);
     let ran = settled(&from);
     capabilities(&from, &[more, &["pause-before-switchover"]].concat());
@@ -76,11 +70,8 @@ fn receive(to: &Pod, waited: &Threads, more: &[&str], moving: [&[&str]; 2]) {
     // What is left of it hears no power button and is not waited for.
     kill("-TERM", from.pid);
     assert_eq!(from.wait(), "0");
-    assert!(
-        !from.logs().contains("did not power down"),
-        "waited for: {}",
-        from.logs()
-    );
+    let logs = from.logs();
+    assert!(!logs.contains("did not power down"), "waited for: {logs}");
     wait_until("its instance ended", || {
         from.state().is_none() && !from.scope().exists()
     });

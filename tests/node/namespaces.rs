@@ -4,21 +4,6 @@ use std::path::PathBuf;
 
 use crate::support::*;
 
-/// A pod whose container starts `before`, waits until `there` is true, and becomes a VM's.
-fn vm_beside(name: &str, options: &[&str], before: &str, there: &str, qemu: &[&str]) -> Pod {
-    let accel = Accel::of_node();
-    let vm = [
-        words("stelia-runner run --qmp /run/qmp --"),
-        accel.qemu(),
-        qemu.to_vec(),
-    ]
-    .concat();
-    let script = format!("{before} until {there}; do sleep 0.1; done; exec \"$@\"");
-    let command = [&["sh", "-c", &script, "sh"][..], &vm].concat();
-    let options = [accel.device(), &["--cpus", "2"][..], options].concat();
-    Pod::start(name, &options, &command).running()
-}
-
 /// In how many PID namespaces the threads of this name are that float with the pod's VM; none runs where its vCPUs do.
 fn floating(pod: &Pod, name: &str) -> Vec<usize> {
     let named = |leaf: PathBuf| {
@@ -36,10 +21,15 @@ fn floating(pod: &Pod, name: &str) -> Vec<usize> {
 #[test]
 fn virtiofsd_in_its_sandbox_before_the_vm_registers_is_no_reason_to_refuse_it() {
     on_node(|| {
-        let virtiofsd = "/usr/libexec/virtiofsd --socket-path=/run/fs --shared-dir /usr/share --sandbox namespace &";
-        let qemu = [words("-m 64 -smp 2"), with_virtiofsd()].concat();
+        let accel = Accel::of_node();
+        let script = "/usr/libexec/virtiofsd --socket-path=/run/fs --shared-dir /usr/share --sandbox namespace & \
+                      until [ -S /run/fs ]; do sleep 0.1; done; exec \"$@\"";
+        let runner = words("stelia-runner run --qmp /run/qmp --");
+        let vm = [runner, accel.qemu(), words("-m 64 -smp 2"), with_virtiofsd()].concat();
+        let command = [&["sh", "-c", script, "sh"], &vm[..]].concat();
         // What it makes its namespaces with; with fewer privileges it makes a user namespace first.
-        let pod = vm_beside("virtiofsd", &["--cap", "SYS_ADMIN"], virtiofsd, "[ -S /run/fs ]", &qemu);
+        let options = [accel.device(), &["--cpus", "2", "--cap", "SYS_ADMIN"]].concat();
+        let pod = Pod::start("virtiofsd", &options, &command).running();
         assert_isolated(&pod, 2);
         // The process that waits outside, and the one in the sandbox.
         assert_eq!(floating(&pod, "virtiofsd"), [2, 3]);

@@ -23,12 +23,8 @@ impl Noise {
     fn start(pod: &Pod) -> Self {
         let exec = || {
             let mut command = pod.exec_command();
-            let words = ["timeout", "300", "sh", "-c", LOOP];
-            command
-                .args(words)
-                .stdout(Stdio::null())
-                .spawn()
-                .expect("kubelet-standin")
+            command.args(["timeout", "300", "sh", "-c", LOOP]).stdout(Stdio::null());
+            command.spawn().expect("kubelet-standin")
         };
         let inside = vec![exec(), exec()];
         let loops = format!("for n in $(seq {}); do {{ {LOOP}; }} & done; wait", 2 * online().len());
@@ -65,23 +61,15 @@ fn under_noise_nobody_else_is_switched_in_on_exclusive_cpus() {
         let seen = recorded(&exclusive);
         let foreign = strange_to_vcpus(&seen, &threads.vcpus);
         println!("  switch-ins on {exclusive}: {seen:?}");
-        println!(
-            "  foreign: {}; vCPUs ran {} ms",
-            foreign.len(),
-            (after - before) / 1_000_000
-        );
+        println!("  vCPUs ran {} ms", (after - before) / 1_000_000);
         assert!(foreign.is_empty(), "{foreign:?}");
         assert!(after > before, "the vCPUs did not run at all");
         assert!(loud > 100_000_000, "no noise: {loud}");
-        assert_eq!(assert_after_noise(&pod), threads.vcpus.len());
+        // The exec'd shells are in the origin beside the anchor, so only the vCPU threads are held to the promise again.
+        let vcpus = pod.threads().vcpus;
+        assert_seated(&pod, &vcpus);
+        assert_eq!(vcpus.len(), threads.vcpus.len());
     });
-}
-
-/// The exec'd shells are in the origin beside the anchor, so only the vCPU threads are held to the promise again.
-fn assert_after_noise(pod: &Pod) -> usize {
-    let vcpus = pod.threads().vcpus;
-    assert_seated(pod, &vcpus);
-    vcpus.len()
 }
 
 /// Jumps to itself.
@@ -136,27 +124,16 @@ fn of_eight_vms_under_a_minute_of_noise_none_sees_anybody_on_its_cpus() {
         for (pod, vcpus) in pods.iter().zip(&vcpus) {
             let own = pod.exclusive();
             let times = |of: &Switches| -> u32 {
-                of.iter()
-                    .filter(|((cpu, ..), _)| own.contains(*cpu))
-                    .map(|(_, times)| times)
-                    .sum()
+                let here = of.iter().filter(|((cpu, ..), _)| own.contains(*cpu));
+                here.map(|(_, times)| times).sum()
             };
             let (times, strange) = (times(&seen), times(&foreign));
-            println!(
-                "  {} on {own}: {times} switch-ins, {strange} foreign; {} vCPUs",
-                pod.name,
-                vcpus.len()
-            );
+            println!("  {} on {own}: {times} switch-ins, {strange} foreign", pod.name);
             assert_eq!(pod.threads().vcpus, *vcpus);
         }
         assert!(foreign.is_empty(), "{foreign:?}");
-        let ran = before
-            .iter()
-            .zip(&after)
-            .filter(|(before, after)| after > before)
-            .count();
-        println!("  {ran} of {} vCPUs ran meanwhile", vcpus.concat().len());
-        assert_eq!(ran, vcpus.concat().len());
+        let ran = before.iter().zip(&after).filter(|(before, after)| after > before);
+        assert_eq!(ran.count(), vcpus.concat().len(), "vCPUs that ran meanwhile");
         assert!(alive(&system) > said, "the guest that is a system stood still");
         assert!(loud > 1_000_000_000, "no noise: {loud}");
     });

@@ -48,10 +48,6 @@ pub fn kept(pods: &[&Pod]) -> Vec<String> {
     units.into_iter().chain(scopes).map(since).chain(files).collect()
 }
 
-fn daemon() -> String {
-    main_pid("steliad.service")
-}
-
 #[test]
 fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
     on_node(|| {
@@ -67,7 +63,7 @@ fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
         wait_until("both float beside each other", || {
             pods.iter().all(|pod| is_isolated(pod, 2))
         });
-        let (before, units, pid) = (isolated(), kept(&pods.each_ref()), daemon());
+        let (before, units, pid) = (isolated(), kept(&pods.each_ref()), main_pid("steliad"));
         assert_ne!(changed(), Vec::<String>::new(), "no interrupt was moved");
         pods.iter().for_each(wait_booked);
         let booked = pods.each_ref().map(settled);
@@ -88,7 +84,7 @@ fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
         run(&["apt-get", "-qq", "install", "-y", &package]);
         assert_eq!(installed(), newer);
         known(&pods, "after the upgrade");
-        assert_ne!(daemon(), pid, "the daemon is still the old one");
+        assert_ne!(main_pid("steliad"), pid, "the daemon is still the old one");
         assert_eq!(isolated(), before);
         assert_eq!(kept(&pods.each_ref()), units);
         println!("  {}", run("steliactl verify"));

@@ -41,16 +41,10 @@ pub fn contained_from_start_to_end() {
     let pod = Pod::vm("pinned", 2);
     let threads = assert_contained(&pod);
     assert_eq!(threads.vcpus.len(), 2);
-    assert_eq!(
-        read(format!("{CGROUP}/system.slice/cpuset.cpus.effective")),
-        list("system.slice")
-    );
+    assert_eq!(effective("system.slice"), cpus(&list("system.slice")));
     // A shell exec'd into the container starts on its CPUs; the audit moves it.
-    let mut sleeper = pod
-        .exec_command()
-        .args(["sleep", "60"])
-        .spawn()
-        .expect("kubelet-standin");
+    let sleeper = pod.exec_command().args(["sleep", "60"]).spawn();
+    let mut sleeper = sleeper.expect("kubelet-standin");
     wait_until("the exec'd process floats", || {
         reconcile();
         let sleeping = pod.threads().others.into_iter().find(|thread| thread.name == "sleep")?;

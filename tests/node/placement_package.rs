@@ -38,7 +38,6 @@ fn undo() {
     let _ = fs::remove_file(CONFIG);
     output("dpkg --purge stelia-placement stelia-publish");
     apiserver::stop();
-    unconfigure();
 }
 
 /// As it waits in the API server for a scheduler.
@@ -82,13 +81,10 @@ fn a_vm_is_claimed_bound_and_its_claim_ends_when_the_node_shows_it() {
         apiserver::start();
         run("dpkg -i /job/stelia-publish.deb /job/stelia-placement.deb");
         let is_active = |unit: &str| activity(unit) == "active";
-        assert!(
-            !is_active("stelia-placement"),
-            "without a kubeconfig there is nothing to place"
-        );
-        ["stelia-publish", "stelia-placement"]
-            .into_iter()
-            .for_each(apiserver::configure_package);
+        // Without a kubeconfig there is nothing to place.
+        assert!(!is_active("stelia-placement"));
+        apiserver::configure_package("stelia-publish");
+        apiserver::configure_package("stelia-placement");
         put("/etc/stelia/publish/environment", "STELIA_START_SPREAD=0\n");
         kubelet_listens();
         let node = apiserver::publish();
@@ -104,10 +100,8 @@ fn a_vm_is_claimed_bound_and_its_claim_ends_when_the_node_shows_it() {
         wait_until_or("the node would take the VM", why, || filter(&vm, &node).ok());
         // The largest VM that it would take now; a larger one it would not, and says why.
         let sized = |cpus: u32| pending("sized", "00000000-0000-4000-8000-000000000712", cpus);
-        let most = (2..=8)
-            .rev()
-            .find(|cpus| filter(&sized(*cpus), &node).is_ok())
-            .expect("a size");
+        let most = (2..=8).rev().find(|cpus| filter(&sized(*cpus), &node).is_ok());
+        let most = most.expect("a size");
         filter(&sized(most + 1), &node).expect_err("more than the node has");
 
         let bind = json!({"PodName": "placed", "PodNamespace": "default", "PodUID": UID, "Node": node});

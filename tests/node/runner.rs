@@ -20,10 +20,8 @@ fn helpers_float_and_end_with_their_vm_and_a_probe_runs_on_shared_cpus() {
         run("pkill -KILL -x dnsmasq");
         wait_until("a new one, in float", || {
             let threads = pod.threads();
-            threads
-                .named("dnsmasq")
-                .first()
-                .is_some_and(|found| found.cgroup == pod.float())
+            let found = threads.named("dnsmasq");
+            found.first().is_some_and(|found| found.cgroup == pod.float())
         });
         // preStop
         pod.try_exec("stelia-runner stop --qmp /run/qmp");

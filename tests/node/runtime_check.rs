@@ -18,8 +18,10 @@ fn verdicts() -> BTreeSet<String> {
     names_in(VERDICTS).into_iter().collect()
 }
 
-/// What the trial finds of the runtime of this pod's container, and that it leaves nothing else.
-fn tried(pod: &Pod) -> (Runtime, RuntimeVerdict) {
+/// What the trial finds of the runtime of a pod's container: what the runtime says of it. It leaves nothing else.
+fn tried(runtime: &str) -> RuntimeVerdict {
+    let options = ["--runtime", runtime, "--cpus", "1"];
+    let pod = &Pod::start(&format!("tried-{runtime}"), &options, &["sleep", "1000"]);
     let id = container_id(pod);
     let (runtime, _) = open_runtime(Path::new("/"), &id).expect("its runtime");
     let file = verdict_file(Path::new("/run"), &runtime);
@@ -40,7 +42,8 @@ fn tried(pod: &Pod) -> (Runtime, RuntimeVerdict) {
     assert!(!Path::new(&own).exists(), "{own} is left");
     assert_eq!(property("ActiveState", &unit(&id)), "inactive");
     assert_eq!(state(pod), before, "the container is as it was");
-    (runtime, verdict)
+    assert_eq!(verdict.copes, copes(pod, &runtime));
+    verdict
 }
 
 /// Whether the runtime lists the processes of this very container when that has threaded cgroups.
@@ -61,9 +64,7 @@ fn copes(pod: &Pod, runtime: &Runtime) -> bool {
 #[test]
 fn the_verdict_on_runc_is_what_runc_says_of_a_container_with_threaded_cgroups() {
     on_node(|| {
-        let pod = Pod::start("tried", &["--runtime", "runc", "--cpus", "1"], &["sleep", "1000"]);
-        let (runtime, verdict) = tried(&pod);
-        assert_eq!(verdict.copes, copes(&pod, &runtime));
+        let verdict = tried("runc");
         // What is known of these two.
         match std::env::var("NODE_IMAGE").as_deref() {
             Ok("trixie") => assert!(verdict.words.contains("operation not supported"), "{verdict:?}"),
@@ -73,21 +74,15 @@ fn the_verdict_on_runc_is_what_runc_says_of_a_container_with_threaded_cgroups() 
     });
 }
 
-/// The stand-in for kubelet does not ask for a quota of -1, which an old crun makes 1 % of a CPU.
-fn doctor_finds_no_low_quota() {
-    let (rows, _) = printed("steliactl -o json doctor");
-    let mut rows = rows.as_array().expect("rows").iter();
-    let row = rows.find(|row| row["check"] == "crun").expect("a row");
-    assert_eq!(row["outcome"], "pass", "{row}");
-}
-
 #[test]
 fn the_verdict_on_crun_is_what_crun_says_of_a_container_with_threaded_cgroups() {
     on_node(|| {
-        let pod = Pod::start("tried-crun", &["--runtime", "crun", "--cpus", "1"], &["sleep", "1000"]);
-        let (runtime, verdict) = tried(&pod);
-        assert_eq!(verdict.copes, copes(&pod, &runtime));
-        doctor_finds_no_low_quota();
+        tried("crun");
+        // The stand-in for kubelet does not ask for a quota of -1, which an old crun makes 1 % of a CPU.
+        let (rows, _) = printed("steliactl -o json doctor");
+        let mut rows = rows.as_array().expect("rows").iter();
+        let row = rows.find(|row| row["check"] == "crun").expect("a row");
+        assert_eq!(row["outcome"], "pass", "{row}");
     });
 }
 

@@ -33,9 +33,8 @@ pub fn room() -> usize {
 
 /// Whether every float has the CPU, or none has it.
 pub fn floats_have(sleepers: &[Sleeper], cpu: u32, wanted: bool) -> bool {
-    sleepers
-        .iter()
-        .all(|sleeper| sleeper.pod.float_cpus().contains(cpu) == wanted)
+    let is_so = |sleeper: &Sleeper| sleeper.pod.float_cpus().contains(cpu) == wanted;
+    sleepers.iter().all(is_so)
 }
 
 fn all_are(sleepers: &[Sleeper], state: &str) -> bool {
@@ -51,11 +50,7 @@ fn many(bus: &Bus) -> Vec<Sleeper> {
     let started = Instant::now();
     let names = (0..room()).map(|n| format!("sleeper-{n}"));
     let sleepers: Vec<Sleeper> = names.map(|name| Sleeper::isolated(bus, &name)).collect();
-    println!(
-        "  {} instances up after {} ms",
-        sleepers.len(),
-        started.elapsed().as_millis()
-    );
+    println!("  {} instances up after {:?}", sleepers.len(), started.elapsed());
     sleepers.iter().for_each(Sleeper::assert_whole);
     sleepers
 }

@@ -61,26 +61,22 @@ fn end(id: &str) {
 #[test]
 fn a_user_namespace_of_containerds_own_is_isolated_like_any_other() {
     let id = "5a".repeat(32);
-    on_node_undoing(
-        || end(&id),
-        || {
-            assert!(run("ctr --version").contains(" 2."), "this is for another image");
-            Pod::idle("bystander", &["--runtime", "runc", "--qos", "burstable"]);
-            run(&["kubelet-standin", "entry", "add", UID, "instance", CPUS]);
-            let pod = start(&id).running();
-            let map = read(format!("/proc/{}/uid_map", pod.pid));
-            assert_eq!(words(&map), ["0", &FIRST.to_string(), "65536"]);
-            let threads = assert_isolated(&pod, 2);
-            assert_eq!(
-                property("DevicePolicy", &format!("stelia-instance-{UID}.scope")),
-                "strict"
-            );
-            assert_eq!(pod.scope_file("memory.max"), "419430400");
-            run("steliactl verify");
-            run(&["steliactl", "release", UID]);
-            assert_given_back(&pod, threads);
-        },
-    );
+    let end_it = || end(&id);
+    on_node_undoing(end_it, || {
+        assert!(run("ctr --version").contains(" 2."), "this is for another image");
+        Pod::idle("bystander", &["--runtime", "runc", "--qos", "burstable"]);
+        run(&["kubelet-standin", "entry", "add", UID, "instance", CPUS]);
+        let pod = start(&id).running();
+        let map = read(format!("/proc/{}/uid_map", pod.pid));
+        assert_eq!(words(&map), ["0", &FIRST.to_string(), "65536"]);
+        let threads = assert_isolated(&pod, 2);
+        let policy = property("DevicePolicy", &format!("stelia-instance-{UID}.scope"));
+        assert_eq!(policy, "strict");
+        assert_eq!(pod.scope_file("memory.max"), "419430400");
+        run("steliactl verify");
+        run(&["steliactl", "release", UID]);
+        assert_given_back(&pod, threads);
+    });
 }
 
 /// What a monitor of the pod says to all that the runner asks: the vCPUs' indices, the I/O threads, whether a vCPU could be
@@ -91,10 +87,9 @@ fn asked(pod: &Pod) -> (Vec<u32>, Vec<String>, bool, String) {
         let mut qmp = Qmp::connect(&socket).await?;
         let vcpus = qmp.vcpus().await?;
         let iothreads = qmp.iothreads().await?;
-        let is_placed = vcpus
-            .iter()
-            .all(|vcpu| vcpu.thread_id > 1 && vcpu.props.contains_key("socket-id"));
-        assert!(is_placed, "{vcpus:?}");
+        for vcpu in &vcpus {
+            assert!(vcpu.thread_id > 1 && vcpu.props.contains_key("socket-id"), "{vcpus:?}");
+        }
         let slot = qmp.has_free_cpu_slot().await?;
         let indices = vcpus.iter().map(|vcpu| vcpu.cpu_index).collect();
         let names = iothreads.into_iter().map(|thread| thread.id).collect();
@@ -113,10 +108,8 @@ fn qemu_11_is_understood() {
         assert_isolated(&pod, 1);
         let version = &execute(&pod, "query-version", &json!({}))["return"]["qemu"];
         println!("  QEMU {version}");
-        assert!(
-            version["major"].as_u64() >= Some(11),
-            "this is for another image: {version}"
-        );
+        let is_new = version["major"].as_u64() >= Some(11);
+        assert!(is_new, "this is for another image: {version}");
         let running = || "running".to_owned();
         assert_eq!(asked(&pod), (vec![0], vec!["disk".to_owned()], true, running()));
         plug_vcpu(&pod, "qemu64");

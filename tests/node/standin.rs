@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::support::pod_recording::{
-    KUBELET_WITH_CONTAINERD, KUBELET_WITH_CRIO, Seen, differences, of_containerd, record_classes, record_pod,
-    record_state_writes,
+    KUBELET_WITH_CONTAINERD, KUBELET_WITH_CRIO, Seen, differences, of_containerd, record_pod, record_pods,
 };
 use crate::support::*;
 
@@ -76,23 +75,15 @@ fn pods_and_the_writes_of_the_state_file_are_as_recorded_beside_kubelet() {
 
 /// The same pods as those of the recording.
 fn seen() -> Seen {
-    let mut seen = Seen::new();
-    let burstable = Pod::start("record-burstable", &["--qos-class", "burstable"], &COMMAND);
-    let best_effort = Pod::start("record-besteffort", &["--qos-class", "besteffort"], &COMMAND);
-    let mut guaranteed = None;
-    seen.extend(record_state_writes("admission", || {
-        let pod = Pod::start("record-guaranteed", &["--cpus", "2", "--memory", "64M"], &COMMAND);
-        guaranteed = Some(pod.clone());
-        pod.uid
-    }));
-    let guaranteed = guaranteed.expect("a pod");
-    seen.extend(record_classes(&guaranteed, &burstable, &best_effort));
-    seen.extend(record_state_writes("removal", || {
-        guaranteed.delete(0);
-        guaranteed.uid.clone()
-    }));
-    burstable.delete(0);
-    best_effort.delete(0);
+    let start = |class: &str| {
+        let options = match class {
+            "guaranteed" => ["--cpus", "2", "--memory", "64M"].to_vec(),
+            class => vec!["--qos-class", class],
+        };
+        Pod::start(&format!("record-{class}"), &options, &COMMAND)
+    };
+    let seen = record_pods(start, |_, _| (), |guaranteed| guaranteed.delete(0));
+    pods().iter().for_each(|pod| pod.delete(0));
     seen
 }
 
@@ -102,10 +93,8 @@ fn assert_known(runtime: &str, known: &[&str], found: &BTreeMap<String, String>)
     let unknown: BTreeMap<_, _> = found.iter().filter(|(name, _)| !is_known(name)).collect();
     let is_stale = |known: &&&str| !found.keys().any(|name| is_named(known, name));
     let stale: Vec<_> = known.iter().filter(is_stale).collect();
-    assert!(
-        unknown.is_empty() && stale.is_empty(),
-        "{runtime}: not as recorded: {unknown:#?}, as recorded after all: {stale:#?}"
-    );
+    assert!(unknown.is_empty(), "{runtime}: not as recorded: {unknown:#?}");
+    assert!(stale.is_empty(), "{runtime}: as recorded after all: {stale:#?}");
 }
 
 fn is_named(known: &str, name: &str) -> bool {

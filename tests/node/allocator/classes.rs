@@ -11,9 +11,8 @@ fn kept_off(own: &Pod) -> Vec<String> {
     let own = own.uid.replace('-', "_");
     let names = names_in(format!("{CGROUP}/kubepods.slice")).into_iter();
     let pods = names.filter(|name| name.starts_with("kubepods-pod") || name == "kubepods-burstable.slice");
-    pods.filter(|name| !name.contains(&own))
-        .map(|name| format!("kubepods.slice/{name}"))
-        .collect()
+    let others = pods.filter(|name| !name.contains(&own));
+    others.map(|name| format!("kubepods.slice/{name}")).collect()
 }
 
 #[test]
@@ -88,12 +87,8 @@ fn lse_is_isolated_lsr_is_open_to_be_alone_and_the_pools_follow() {
         assert_contained(&lsr);
         lsr.delete(1);
         follow(&none, &none);
-        wait_until("every CPU is everybody's again", || {
-            UNITS
-                .into_iter()
-                .chain(others.iter().map(String::as_str))
-                .all(is_everybodys)
-        });
+        let units = || UNITS.into_iter().chain(others.iter().map(String::as_str));
+        wait_until("every CPU is everybody's again", || units().all(is_everybodys));
     });
 }
 

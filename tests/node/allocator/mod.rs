@@ -15,10 +15,7 @@ use crate::support::*;
 
 /// Run a test body while steliad chooses the CPUs.
 fn on_allocator(settings: &str, body: impl FnOnce()) {
-    let undo = || {
-        run("kubelet-standin init");
-        unconfigure();
-    };
+    let undo = || drop(run("kubelet-standin init"));
     on_node_undoing(undo, || {
         configure(&format!("cpu-source = \"steliad\"\n{settings}\n"));
         run("kubelet-standin init --policy none");
@@ -94,15 +91,12 @@ fn all_but(others: &[&CpuSet]) -> CpuSet {
     others.iter().fold(all, |rest, others| rest.difference(others))
 }
 
-fn cores(cpus: &CpuSet) -> BTreeSet<u32> {
-    cpus.iter().map(|cpu| cpu / 2).collect()
-}
-
 fn nodes(cpus: &CpuSet) -> BTreeSet<u32> {
     cpus.iter().map(|cpu| cpu / 4).collect()
 }
 
 /// How many CPUs, cores and NUMA nodes.
 fn shape(cpus: &CpuSet) -> (usize, usize, usize) {
-    (cpus.len(), cores(cpus).len(), nodes(cpus).len())
+    let cores: BTreeSet<u32> = cpus.iter().map(|cpu| cpu / 2).collect();
+    (cpus.len(), cores.len(), nodes(cpus).len())
 }

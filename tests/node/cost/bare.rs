@@ -7,8 +7,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use zbus::proxy::CacheProperties;
-use zbus::{ObjectPath, OwnedObjectPath, Variant, proxy};
+use zbus::fdo::PropertiesProxy;
+use zbus::names::InterfaceName;
+use zbus::{ObjectPath, OwnedObjectPath, OwnedVariant, Variant, proxy};
 
 use crate::support::*;
 
@@ -32,46 +33,26 @@ pub trait Systemd {
     fn job_removed(&self, id: u32, job: ObjectPath<'_>, unit: &str, result: &str) -> zbus::Result<()>;
 }
 
-#[proxy(
-    interface = "org.freedesktop.systemd1.Scope",
-    default_service = "org.freedesktop.systemd1"
-)]
-trait Scope {
-    #[zbus(property)]
-    fn memory_max(&self) -> zbus::Result<u64>;
-    #[zbus(property)]
-    fn tasks_max(&self) -> zbus::Result<u64>;
-    #[zbus(property, name = "CPUWeight")]
-    fn cpu_weight(&self) -> zbus::Result<u64>;
-    #[zbus(property)]
-    fn device_policy(&self) -> zbus::Result<String>;
-    #[zbus(property)]
-    fn device_allow(&self) -> zbus::Result<Vec<(String, String)>>;
-}
+/// The limits of a container that an instance's scope gets: properties of a scope.
+const LIMITS: [&str; 5] = ["MemoryMax", "TasksMax", "CPUWeight", "DevicePolicy", "DeviceAllow"];
 
-/// The limits of a container that an instance's scope gets.
-pub struct Limits {
-    memory: u64,
-    tasks: u64,
-    weight: u64,
-    policy: String,
-    pub devices: Vec<(String, String)>,
-}
+type Limits = [(&'static str, OwnedVariant)];
 
-impl Limits {
-    /// The limits that the daemon set for this pod's instance.
-    pub async fn of(bus: &Bus, systemd: &SystemdProxy<'_>, pod: &Pod) -> zbus::Result<Self> {
-        let unit = systemd.get_unit(&format!("stelia-instance-{}.scope", pod.uid)).await?;
-        let scope = ScopeProxy::builder(&bus.connection).path(unit);
-        let scope = scope.cache_properties(CacheProperties::No).build().await?;
-        Ok(Self {
-            memory: scope.memory_max().await?,
-            tasks: scope.tasks_max().await?,
-            weight: scope.cpu_weight().await?,
-            policy: scope.device_policy().await?,
-            devices: scope.device_allow().await?,
-        })
+/// The limits that the daemon set for this pod's instance.
+pub async fn limits_of(
+    bus: &Bus,
+    systemd: &SystemdProxy<'_>,
+    pod: &Pod,
+) -> zbus::Result<Vec<(&'static str, OwnedVariant)>> {
+    let unit = systemd.get_unit(&format!("stelia-instance-{}.scope", pod.uid)).await?;
+    let of_unit = PropertiesProxy::builder(&bus.connection).destination("org.freedesktop.systemd1");
+    let of_unit = of_unit.path(unit).build().await?;
+    let interface = InterfaceName::from_static_str("org.freedesktop.systemd1.Scope")?;
+    let mut limits = Vec::new();
+    for name in LIMITS {
+        limits.push((name, of_unit.get(interface.clone(), name).await?));
     }
+    Ok(limits)
 }
 
 /// Makes an instance's cgroups without checks, reads and records.
@@ -113,18 +94,14 @@ impl Bare {
 
     async fn scope(systemd: &SystemdProxy<'_>, holder: u32, limits: &Limits) {
         let mut removed = systemd.receive_job_removed().await.expect("signals");
-        let properties = [
+        let mut properties = vec![
             ("Slice", Variant::from("bare.slice")),
             ("Delegate", Variant::from(true)),
             ("DefaultDependencies", Variant::from(false)),
             ("CollectMode", Variant::from("inactive-or-failed")),
             ("PIDs", Variant::from(vec![holder])),
-            ("MemoryMax", Variant::from(limits.memory)),
-            ("TasksMax", Variant::from(limits.tasks)),
-            ("CPUWeight", Variant::from(limits.weight)),
-            ("DevicePolicy", Variant::from(limits.policy.clone())),
-            ("DeviceAllow", Variant::from(limits.devices.clone())),
         ];
+        properties.extend(limits.iter().map(|(name, value)| (*name, Variant::from(value.clone()))));
         let job = systemd
             .start_transient_unit("bare.scope", "fail", &properties, &[])
             .await;

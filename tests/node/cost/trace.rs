@@ -106,12 +106,8 @@ impl Calls {
     pub fn print(&self, what: &str) {
         let mut names: Vec<(&String, &usize)> = self.names.iter().collect();
         names.sort_unstable_by(|a, b| b.1.cmp(a.1));
-        let names = names.iter().take(8).map(|(name, times)| format!("{times} {name}"));
-        println!(
-            "  {what}: {} system calls, {} changes: {}",
-            self.total(),
-            self.changes.len(),
-            names.collect::<Vec<_>>().join(", ")
-        );
+        let names = names.iter().take(8).map(|(name, times)| format!(", {times} {name}"));
+        let (total, changes, names) = (self.total(), self.changes.len(), names.collect::<String>());
+        println!("  {what}: {total} system calls, {changes} changes{names}");
     }
 }

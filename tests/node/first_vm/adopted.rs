@@ -42,7 +42,6 @@ fn libvirt_of_an_ordinary_user() {
     needs_kvm();
     let before = OF_IMAGE.map(|(file, line)| (file, line, read(file)));
     let undo = || {
-        unconfigure();
         device_plugin::stop();
         for (file, _, text) in &before {
             put(file, format!("{text}\n"));
@@ -67,11 +66,7 @@ fn libvirt_of_an_ordinary_user() {
 #[test]
 fn qemu_of_a_script_of_the_pod() {
     needs_kvm();
-    let undo = || {
-        unconfigure();
-        device_plugin::stop();
-    };
-    on_node_undoing(undo, || {
+    on_node_undoing(device_plugin::stop, || {
         configure("[[adopt]]\nuse = \"qemu\"\n");
         device_plugin::start();
         let pod = isolated("vm-qemu");

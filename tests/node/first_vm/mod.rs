@@ -7,13 +7,13 @@ mod arm64;
 mod disk;
 mod page;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::support::*;
 use page::Page;
@@ -58,54 +58,17 @@ const GRACE: Duration = Duration::from_secs(25);
 /// For a guest to say that it is up, on a node that is emulated and busy.
 const UP: Duration = Duration::from_secs(60);
 
-#[derive(Debug, Deserialize)]
-struct Manifest {
-    spec: Spec,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Spec {
-    #[serde(default)]
-    init_containers: Vec<Container>,
-    containers: Vec<Container>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Container {
-    image: String,
-    resources: Resources,
-    startup_probe: Option<Probe>,
-    readiness_probe: Option<Probe>,
-    liveness_probe: Option<Probe>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Resources {
-    limits: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Probe {
-    exec: Exec,
-}
-
-#[derive(Debug, Deserialize)]
-struct Exec {
-    command: Vec<String>,
-}
-
 /// A manifest with what is replaced.
 fn text(name: &str) -> String {
     let text = read(beside(&format!("{name}.yaml")));
-    REPLACED
-        .iter()
-        .fold(text, |text, (image, ours)| text.replace(image, ours))
+    let replaced = |text: String, (image, ours): &(&str, &str)| text.replace(image, ours);
+    REPLACED.iter().fold(text, replaced)
 }
 
-fn manifest(name: &str) -> Manifest {
-    serde_saphyr::from_str(&text(name)).unwrap_or_else(|e| panic!("{name}.yaml: {e}"))
+/// Its containers, `kind` being `containers` or `initContainers`.
+fn containers(name: &str, kind: &str) -> Vec<Value> {
+    let manifest: Value = serde_saphyr::from_str(&text(name)).unwrap_or_else(|e| panic!("{name}.yaml: {e}"));
+    manifest["spec"][kind].as_array().cloned().unwrap_or_default()
 }
 
 /// The images that the node has instead of those that are pulled.
@@ -149,11 +112,8 @@ fn up(name: &str, words: &str) -> Pod {
             }
             sleep(Duration::from_millis(50));
         }
-        println!(
-            "  {name} does not say {words:?}, {:#?}\n{}",
-            pod.threads().vcpus,
-            pod.logs()
-        );
+        let (vcpus, logs) = (pod.threads().vcpus, pod.logs());
+        println!("  {name} does not say {words:?}, {vcpus:#?}\n{logs}");
         pod.delete(0);
     }
     panic!("{name} does not say {words:?}");
@@ -161,13 +121,12 @@ fn up(name: &str, words: &str) -> Pod {
 
 /// The guest is up, isolated, and kubelet would call the pod ready.
 fn assert_runs(pod: &Pod) {
-    let container = manifest(&pod.name).spec.containers.remove(0);
-    let probes = [
-        container.startup_probe,
-        container.readiness_probe,
-        container.liveness_probe,
-    ];
-    let commands: BTreeSet<Vec<String>> = probes.into_iter().flatten().map(|probe| probe.exec.command).collect();
+    let container = containers(&pod.name, "containers").remove(0);
+    let probes = ["startupProbe", "readinessProbe", "livenessProbe"].map(|probe| &container[probe]);
+    let probes = probes.into_iter().filter(|probe| !probe.is_null());
+    let commands: BTreeSet<Vec<String>> = probes
+        .map(|probe| parse(&probe["exec"]["command"].to_string()))
+        .collect();
     assert_eq!(commands.len(), if pod.name == "vm-emulated" { 0 } else { 2 });
     for command in &commands {
         pod.exec(command);
@@ -215,8 +174,9 @@ fn said(pod: &Pod) -> String {
 fn assert_special(pod: &Pod) {
     let status = |name: &str| field(&status(pod.pid), name);
     // A device of the plugin's, or none.
-    let container = manifest(&pod.name).spec.containers.remove(0);
-    let asked = usize::from(container.resources.limits.contains_key(device_plugin::RESOURCE));
+    let container = containers(&pod.name, "containers").remove(0);
+    let limits = container["resources"]["limits"].as_object().expect("limits");
+    let asked = usize::from(limits.contains_key(device_plugin::RESOURCE));
     let devices = device_plugin::given(&pod.uid);
     assert_eq!(devices.len(), asked, "{devices:?}");
     match pod.name.as_str() {
@@ -256,19 +216,17 @@ fn every_example_runs_as_it_is_and_ends_by_its_power_button() {
             if round.contains(&"vm-hugepages") {
                 keep_huge_pages(PAGES, 128);
             }
-            let pods: Vec<Pod> = round
-                .iter()
-                .map(|name| {
-                    // The one without a disk has nothing to say.
-                    let is_silent = *name == "vm-emulated";
-                    let pod = up(name, if is_silent { "guest running" } else { "guest: up" });
-                    assert_runs(&pod);
-                    assert_special(&pod);
-                    // While it is the newest of its round: what the page shows of it.
-                    page.hold(&pod);
-                    pod
-                })
-                .collect();
+            let mut pods = Vec::new();
+            for name in round {
+                // The one without a disk has nothing to say.
+                let is_silent = *name == "vm-emulated";
+                let pod = up(name, if is_silent { "guest running" } else { "guest: up" });
+                assert_runs(&pod);
+                assert_special(&pod);
+                // While it is the newest of its round: what the page shows of it.
+                page.hold(&pod);
+                pods.push(pod);
+            }
             run("steliactl verify --now");
             pods.iter().for_each(|pod| drop(assert_isolated(pod, 2)));
             assert_end(&pods);
@@ -285,36 +243,31 @@ fn every_example_runs_as_it_is_and_ends_by_its_power_button() {
 fn every_example_is_run_and_names_no_image_but_those_that_are_replaced() {
     let files = names_in(beside(".")).into_iter();
     let names = files.filter_map(|file| Some(file.strip_suffix(".yaml")?.to_owned()));
-    let names: Vec<String> = names
-        .filter(|name| !NOT_RUN.contains(&name.as_str()) && name != LIKE_VM)
-        .collect();
+    let is_run = |name: &String| !NOT_RUN.contains(&name.as_str()) && name != LIKE_VM;
+    let names: Vec<String> = names.filter(is_run).collect();
     let elsewhere = OF_STELIAD.into_iter().chain(ADOPTED);
     let run: Vec<&str> = ROUNDS.concat().into_iter().chain(elsewhere).collect();
     assert_eq!(names.len(), run.len(), "{names:?}");
     for name in &names {
         assert!(run.contains(&name.as_str()), "{name}.yaml is not run");
-        let spec = manifest(name).spec;
-        for container in spec.init_containers.iter().chain(&spec.containers) {
-            assert!(
-                container.image.starts_with("localhost/"),
-                "{name}.yaml: {}",
-                container.image
-            );
+        let (init, main) = (containers(name, "initContainers"), containers(name, "containers"));
+        assert!(!main.is_empty(), "{name}.yaml");
+        for container in init.iter().chain(&main) {
+            let image = container["image"].as_str().expect("an image");
+            assert!(image.starts_with("localhost/"), "{name}.yaml: {image}");
+            assert!(container["resources"]["limits"].is_object(), "{name}.yaml: {image}");
         }
     }
     let of_pod = |name: &str| -> Vec<String> {
         let text = text(name);
         let pod = text.split("\n---\n").next().unwrap_or_default().lines();
-        pod.filter(|line| !line.trim_start().starts_with('#'))
-            .map(str::to_owned)
-            .collect()
+        let lines = pod.filter(|line| !line.trim_start().starts_with('#'));
+        lines.map(str::to_owned).collect()
     };
     let (vm, like) = (of_pod("vm"), of_pod(LIKE_VM));
     let only = |of: &[String], other: &[String]| -> String {
-        of.iter()
-            .filter(|line| !other.contains(line))
-            .map(|line| format!("{line}\n"))
-            .collect()
+        let lines = of.iter().filter(|line| !other.contains(line));
+        lines.map(|line| format!("{line}\n")).collect()
     };
     assert_eq!(only(&vm, &like), "  name: vm\n");
     let name = "  name: vm-readiness-gate\n  labels:\n    app: vm-readiness-gate\n";

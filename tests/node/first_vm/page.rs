@@ -24,9 +24,8 @@ impl Page {
     pub fn hold(&mut self, pod: &Pod) {
         let beginning = format!("\n## `{}.yaml`", pod.name);
         let Some(at) = self.seen.find(&beginning) else { return };
-        let end = self.seen[at + 1..]
-            .find("\n## ")
-            .map_or(self.seen.len(), |end| at + 1 + end);
+        let end = self.seen[at + 1..].find("\n## ");
+        let end = end.map_or(self.seen.len(), |end| at + 1 + end);
         let section = self.seen[at..end].to_owned();
         let mut written = String::new();
         let mut said = None;
@@ -53,20 +52,12 @@ impl Page {
         let results = std::env::var("NODE_RESULTS").expect("NODE_RESULTS");
         put(Path::new(&results).join("first-vm.md"), &self.seen);
         let (shown, seen) = (comparable(&self.shown), comparable(&self.seen));
-        let less = shown
-            .iter()
-            .filter(|line| !seen.contains(line))
-            .map(|line| format!("- {line}"));
-        let more = seen
-            .iter()
-            .filter(|line| !shown.contains(line))
-            .map(|line| format!("+ {line}"));
-        let differ: Vec<String> = less.chain(more).collect();
-        assert!(
-            differ.is_empty(),
-            "docs/first-vm.md is not what was seen: cp target/node/last/results/first-vm.md docs/\n{}",
-            differ.join("\n")
-        );
+        let less = shown.iter().filter(|line| !seen.contains(line));
+        let more = seen.iter().filter(|line| !shown.contains(line));
+        let less = less.map(|line| format!("\n- {line}"));
+        let differ: String = less.chain(more.map(|line| format!("\n+ {line}"))).collect();
+        let advice = "docs/first-vm.md is not what was seen: cp target/node/last/results/first-vm.md docs/";
+        assert!(differ.is_empty(), "{advice}{differ}");
     }
 }
 

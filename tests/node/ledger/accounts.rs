@@ -10,7 +10,7 @@ use stelia_ledger::account::{Account, Range};
 use crate::support::*;
 
 /// The object path of a pod's instance.
-fn object(uid: &str) -> String {
+pub fn object(uid: &str) -> String {
     call(&["GetInstance", "s", uid]).as_str().expect("a path").to_owned()
 }
 

@@ -119,11 +119,8 @@ impl Launcher {
         let options = ["--container", "compute", "--runtime", "runc", "--cpus", &count];
         let mounts: Vec<&str> = mounts.iter().flat_map(|mount| ["--mount", mount]).collect();
         let options = [&options[..], Accel::Kvm.device(), &mounts].concat();
-        let pod = Pod::start(
-            &format!("virt-launcher-{name}"),
-            &options,
-            &["sh", "/job/libvirt-launcher"],
-        );
+        let name = format!("virt-launcher-{name}");
+        let pod = Pod::start(&name, &options, &["sh", "/job/libvirt-launcher"]);
         let launcher = Self { pod, folder };
         let logs = || format!("; its container says:\n{}", launcher.pod.logs());
         wait_until_or("libvirt answers", logs, || launcher.virsh(&["version"]).is_ok());
@@ -139,10 +136,8 @@ impl Launcher {
         let address = self.address();
         let out = self.pod.try_exec(&[&["virsh", "--connect", &address], words].concat());
         let text = |bytes: &[u8]| utf8(bytes).trim().to_owned();
-        out.status
-            .success()
-            .then(|| text(&out.stdout))
-            .ok_or_else(|| text(&out.stderr))
+        let is_done = out.status.success();
+        is_done.then(|| text(&out.stdout)).ok_or_else(|| text(&out.stderr))
     }
 
     fn does(&self, words: &[&str]) -> String {

@@ -67,10 +67,8 @@ fn is_private(chip: &str, number: &str) -> bool {
 
 /// All that a driver handles, the timer apart (on x86 number 0), which belongs to the kernel.
 pub fn all() -> Vec<Interrupt> {
-    let mut numbers: Vec<u32> = names_in("/proc/irq")
-        .iter()
-        .filter_map(|name| name.parse().ok())
-        .collect();
+    let names = names_in("/proc/irq");
+    let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
     numbers.sort_unstable();
     let named = |irq: u32| Interrupt {
         irq,
@@ -131,10 +129,8 @@ impl Masks {
 
     /// What is not as there, of what both have.
     pub fn differing(&self, from: &Self) -> Vec<String> {
-        let both = self
-            .of
-            .iter()
-            .filter_map(|(one, mask)| Some((one, mask, from.of.get(one)?)));
+        let own = self.of.iter();
+        let both = own.filter_map(|(one, mask)| Some((one, mask, from.of.get(one)?)));
         let differing = both.filter(|(_, mask, other)| mask != other);
         let told =
             differing.map(|(one, mask, other)| format!("interrupt {} {}: {mask}, not {other}", one.irq, one.name));
@@ -153,10 +149,8 @@ pub fn remember() {
 
 /// What is not as it was before the first VM, in words.
 pub fn changed() -> Vec<String> {
-    FIRST
-        .get()
-        .map(|first| Masks::now().differing(first))
-        .unwrap_or_default()
+    let first = FIRST.get();
+    first.map(|first| Masks::now().differing(first)).unwrap_or_default()
 }
 
 /// How often each numbered interrupt fired on these CPUs since boot, but those that each CPU has of its own.

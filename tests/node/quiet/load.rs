@@ -35,9 +35,9 @@ impl Card {
         run("udevadm settle");
         wait_until("the card is up", || {
             let name = names_in(format!("{DRIVER}/{}/net", device()?)).pop()?;
-            let up = |argv: &[&str]| output(argv).status.success();
-            let address = ["ip", "address", "replace", "10.0.2.15/24", "dev", &name];
-            (up(&address) && up(&["ip", "link", "set", &name, "up"])).then_some(())
+            let is_done = |command: &str| output(command).status.success();
+            let has_address = is_done(&format!("ip address replace 10.0.2.15/24 dev {name}"));
+            (has_address && is_done(&format!("ip link set {name} up"))).then_some(())
         });
         let device = device().expect("a virtio card");
         Self {
@@ -95,11 +95,8 @@ impl Drop for Load {
 
 /// Read so many blocks from the device itself.
 pub fn read_blocks(device: &str, blocks: u64) {
-    let disk = OpenOptions::new()
-        .read(true)
-        .custom_flags(DIRECT)
-        .open(device)
-        .expect(device);
+    let disk = OpenOptions::new().read(true).custom_flags(DIRECT).open(device);
+    let disk = disk.expect(device);
     let mut space = vec![0; 2 * BLOCK];
     let start = space.as_ptr().align_offset(BLOCK);
     for block in 0..blocks {

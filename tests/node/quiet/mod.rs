@@ -107,9 +107,8 @@ pub fn kept_off_and_given_back() {
     let own = pod.exclusive();
     wait_steered(&own);
     let report = round().report;
-    let queue = all()
-        .into_iter()
-        .find(|one| one.is_managed() && one.placed().is_subset(&own));
+    let is_its_queue = |one: &Interrupt| one.is_managed() && one.placed().is_subset(&own);
+    let queue = all().into_iter().find(is_its_queue);
     let queue = queue.expect("a disk has a queue for each CPU");
     let remaining = report.remaining.iter().find(|one| one.irq == queue.irq);
     let remaining = remaining.unwrap_or_else(|| panic!("{queue:?} is not in {:#?}", report.remaining));
@@ -120,6 +119,24 @@ pub fn kept_off_and_given_back() {
     wait_until("every mask as before", || Masks::now() == before);
 }
 
+/// The card fires on these CPUs under load; once they are those of the pod that this starts, nothing does. The masks before.
+fn silent_from_the_start_of<T>(card: &Card, own: &CpuSet, start: impl FnOnce() -> T) -> (Masks, T) {
+    // An administrator gave it to the very CPUs.
+    card.output.set(own);
+    let before = Masks::now();
+    let watch = Watch::start(own);
+    wait_until("the card fires on these CPUs", || {
+        watch.risen().contains_key(&card.output)
+    });
+    let started = start();
+    wait_steered(own);
+    settle(card, own);
+    let watch = Watch::start(own);
+    sleep(Duration::from_secs(5));
+    assert_silent(&watch, "under load");
+    (before, started)
+}
+
 /// A core of each NUMA node becomes a VM's. The first is the one where the kernel placed the NVMe queue of its node: the worst case.
 #[test]
 fn interrupts_leave_the_cpus_of_vms_and_come_back() {
@@ -128,27 +145,15 @@ fn interrupts_leave_the_cpus_of_vms_and_come_back() {
         let queue = Interrupt::named("nvme0q1");
         let own = core(&queue.placed());
         let other = cpus("4-5");
-        // An administrator gave it to the very CPUs that become the VM's.
-        card.output.set(&own);
-        let before = Masks::now();
         let _load = Load::start();
-
-        // Without a VM they fire there.
-        let watch = Watch::start(&own);
-        wait_until("the card fires on these CPUs", || {
-            watch.risen().contains_key(&card.output)
+        let (before, first) = silent_from_the_start_of(&card, &own, || {
+            let first = vm_on("first", &own);
+            assert_isolated(&first, 2);
+            first
         });
-
-        let first = vm_on("first", &own);
-        assert_isolated(&first, 2);
-        wait_steered(&own);
         // Nothing of its base is left: the shared CPUs.
         let (mask, pool) = (card.output.mask(), pool());
         assert!(mask.is_subset(&pool), "{mask} beside {pool}");
-        settle(&card, &own);
-        let watch = Watch::start(&own);
-        sleep(Duration::from_secs(5));
-        assert_silent(&watch, "under load");
 
         the_kernels_own_queue(&queue, &own);
         kernel_threads_born_late(&card, &own);
@@ -182,28 +187,14 @@ fn interrupts_leave_the_cpus_of_vms_and_come_back() {
 #[test]
 fn interrupts_leave_the_cpus_of_a_container() {
     let card = Card::up();
-    let masks = masks_back();
-    let undo = || {
-        unconfigure();
-        masks();
-    };
-    on_node_undoing(undo, || {
+    on_node_undoing(masks_back(), || {
         configure(DATABASES);
-        let own = cpus("2-3");
-        card.output.set(&own);
-        let before = Masks::now();
         let _load = Load::start();
-        let watch = Watch::start(&own);
-        wait_until("the card fires on these CPUs", || {
-            watch.risen().contains_key(&card.output)
+        let (before, pod) = silent_from_the_start_of(&card, &cpus("2-3"), || {
+            let pod = database("quiet", "runc", &["--cpuset", "2-3"]);
+            until_partition(&pod, "under load");
+            pod
         });
-        let pod = database("quiet", "runc", &["--cpuset", "2-3"]);
-        until_partition(&pod, "under load");
-        wait_steered(&own);
-        settle(&card, &own);
-        let watch = Watch::start(&own);
-        sleep(Duration::from_secs(5));
-        assert_silent(&watch, "a container, under load");
         pod.delete(0);
         wait_until("every mask as before", || Masks::now() == before);
     });
@@ -227,13 +218,9 @@ fn the_kernels_own_queue(queue: &Interrupt, own: &CpuSet) {
     assert_eq!(queue.mask(), mask);
     // What is left makes the command fail, so that a script sees it.
     let (said, _) = printed("steliactl --json noise");
-    let left = said["sources"].as_array().expect("a list");
-    let source = format!("irq {}", queue.irq);
-    let left = left
-        .iter()
-        .find(|one| one["source"] == source.as_str())
-        .expect("nvme0q1");
-    assert_eq!(left["reason"], "managed");
+    let mut sources = said["sources"].as_array().expect("a list").iter();
+    let left = sources.find(|one| one["source"] == *format!("irq {}", queue.irq));
+    assert_eq!(left.expect("nvme0q1")["reason"], "managed");
 }
 
 /// The kernel makes them after the partition, and up to 6.13 for all CPUs.

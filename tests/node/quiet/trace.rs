@@ -24,9 +24,8 @@ const NAME: &str = "in }, \"x: 7";
 pub fn remains() -> Vec<String> {
     let events = read_if_there(format!("{TRACEFS}/dynamic_events"));
     let events = events.lines().filter(|line| line.contains("stelia")).map(str::to_owned);
-    events
-        .chain(Path::new(OURS).exists().then(|| OURS.to_owned()))
-        .collect()
+    let instance = Path::new(OURS).exists().then(|| OURS.to_owned());
+    events.chain(instance).collect()
 }
 
 fn asked(request: &Request) -> OrderAnswer {
@@ -106,10 +105,8 @@ pub fn an_intruder_is_named_with_each_of_its_switches() {
     // Each sleep is a switch to it, and what else made it wait is one more.
     assert!(seen >= 2 * TIMES, "{seen}");
     assert_eq!(counted(&attribution, NAME), seen);
-    let ours = attribution
-        .tasks
-        .iter()
-        .find(|one| one.name == NAME && one.cpu == first);
+    let mut tasks = attribution.tasks.iter();
+    let ours = tasks.find(|one| one.name == NAME && one.cpu == first);
     assert!(ours.is_some_and(|one| one.ns.is_some_and(|ns| ns > 0)), "{ours:?}");
     for thread in pod.threads().vcpus {
         assert_eq!(counted(&attribution, &thread.name), 0, "{thread:?}");

@@ -80,12 +80,8 @@ fn guest<'a>(smp: &'a str, initramfs: &'a str, words: &'a str) -> Vec<&'a str> {
 
 /// The guest's newest words: its online CPUs, and the package, the core and the siblings of each.
 pub fn said(pod: &Pod) -> Option<(CpuSet, Vec<String>)> {
-    let text = serial(pod);
-    let mut lines = text
-        .lines()
-        .rev()
-        .filter_map(|line| line.strip_prefix("ALIVE ")?.strip_suffix(" END"));
-    let mut words = lines.next()?.split(' ').skip(1);
+    let text = newest_words(pod, "ALIVE ")?;
+    let mut words = text.split(' ').skip(1);
     let online = words.next()?.parse().ok()?;
     Some((online, words.map(str::to_owned).collect()))
 }
@@ -184,11 +180,9 @@ fn grows_and_shrinks(mut pod: Pod, mut shrunk: impl FnMut(usize, &Pod)) -> Pod {
         let is_own = !entered.is_empty() && entered.is_subset(&pod.exclusive());
         assert!(is_own, "{entered}\n{}", pod.logs());
         let now = assert_isolated(&pod, 4);
+        // None that was there is another thread.
         let are_there = first.identities().is_subset(&now.identities());
-        assert!(
-            are_there,
-            "a vCPU that was there is another thread: {first:#?} {now:#?}"
-        );
+        assert!(are_there, "{first:#?} {now:#?}");
         assert_topology(&pod, 4);
         assert_alone(&pod);
         own.extend(own_threads(&pod));

@@ -12,7 +12,7 @@ use zbus::connection::Builder;
 use zbus::proxy::CacheProperties;
 use zbus::{Connection, Fd, OwnedObjectPath, Variant};
 
-use super::{Pod, json, parse, run};
+use super::{Pod, json, parse, run, words};
 
 /// The error's name without its prefix, and its text.
 pub type Refusal = (String, String);
@@ -87,11 +87,8 @@ pub async fn register(at: &Connection, uid: &str, cpuset: &str, options: Dict<'_
 pub async fn attach(at: &Connection, path: &OwnedObjectPath, vmm: u32, threads: &[i32]) -> zbus::Result<()> {
     let vmm = pidfd(vmm);
     let vcpus = (0..).zip(threads).map(|(index, thread)| (index, *thread, Dict::new()));
-    let instance = instance_at(at, path).await;
-    instance
-        .attach_vcpus(Fd::from(vmm.as_fd()), vcpus.collect(), Dict::new())
-        .await
-        .map(drop)
+    let (vmm, instance) = (Fd::from(vmm.as_fd()), instance_at(at, path).await);
+    instance.attach_vcpus(vmm, vcpus.collect(), Dict::new()).await.map(drop)
 }
 
 /// A pod's way in.
@@ -149,15 +146,9 @@ impl Bus {
 /// A `busctl call` on an object of the daemon's: a method, and its arguments.
 pub fn busctl(object: &str, interface: &str, method: &[&str]) -> Vec<String> {
     let interface = format!("io.stelia.Isolation1.{interface}");
-    let call = [
-        "busctl",
-        "--json=short",
-        "call",
-        "io.stelia.Isolation1",
-        object,
-        &interface,
-    ];
-    [&call, method].concat().into_iter().map(str::to_owned).collect()
+    let call = words("busctl --json=short call io.stelia.Isolation1");
+    let call = [&call[..], &[object, &interface], method].concat();
+    call.into_iter().map(str::to_owned).collect()
 }
 
 /// The first value of the reply to a call of the manager's.

@@ -32,12 +32,6 @@ impl Argv for String {
     }
 }
 
-impl Argv for [&str] {
-    fn argv(&self) -> Vec<&str> {
-        self.to_vec()
-    }
-}
-
 impl<const N: usize> Argv for [&str; N] {
     fn argv(&self) -> Vec<&str> {
         self.to_vec()
@@ -47,12 +41,6 @@ impl<const N: usize> Argv for [&str; N] {
 impl<T: AsRef<str>> Argv for Vec<T> {
     fn argv(&self) -> Vec<&str> {
         self.iter().map(AsRef::as_ref).collect()
-    }
-}
-
-impl<T: Argv + ?Sized> Argv for &T {
-    fn argv(&self) -> Vec<&str> {
-        (**self).argv()
     }
 }
 
@@ -75,6 +63,12 @@ pub fn output(argv: &(impl Argv + ?Sized)) -> Output {
     Command::new(program).args(arguments).output().expect(program)
 }
 
+/// Of an even number the larger of the two in the middle.
+pub fn median<T: Ord + Copy>(mut of: Vec<T>) -> T {
+    of.sort_unstable();
+    of[of.len() / 2]
+}
+
 pub fn utf8(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -87,18 +81,14 @@ pub fn said(out: &Output) -> String {
 /// Whether a program fails, with these words in what it says to its standard error.
 pub fn assert_fails(out: &Output, mentions: &str) {
     let told = utf8(&out.stderr);
-    assert!(
-        !out.status.success() && told.contains(mentions),
-        "not {mentions:?}: {out:?}"
-    );
+    let is_so = !out.status.success() && told.contains(mentions);
+    assert!(is_so, "not {mentions:?}: {out:?}");
 }
 
 /// Each of these is in the text.
 pub fn assert_says(text: &str, mentions: &[&str]) {
-    assert!(
-        mentions.iter().all(|one| text.contains(one)),
-        "not {mentions:?}: {text}"
-    );
+    let is_said = mentions.iter().all(|one| text.contains(one));
+    assert!(is_said, "not {mentions:?}: {text}");
 }
 
 pub fn json(text: &str) -> Value {
@@ -118,11 +108,7 @@ pub fn printed(argv: &(impl Argv + ?Sized)) -> (Value, Output) {
 
 /// The journal of this boot, only the messages that this filters.
 pub fn journal(filter: &(impl Argv + ?Sized)) -> String {
-    run(&[
-        &["journalctl", "-b", "-q", "--no-pager", "-o", "cat"],
-        &filter.argv()[..],
-    ]
-    .concat())
+    run(&[words("journalctl -b -q --no-pager -o cat"), filter.argv()].concat())
 }
 
 /// The last lines of these units, for the message of a wait that failed.
@@ -170,16 +156,15 @@ pub fn field(text: &str, name: &str) -> String {
 
 /// The number that a text begins with, up to the first blank.
 pub fn number<T: FromStr>(text: &str) -> T {
-    let first = text.split_whitespace().next().and_then(|word| word.parse().ok());
+    let first = words(text).first().and_then(|word| word.parse().ok());
     first.unwrap_or_else(|| panic!("no number: {text:?}"))
 }
 
 /// What is in a folder that may not be there, by name.
 pub fn names_in(folder: impl AsRef<Path>) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect()
+    let names = entries.map(|entry| entry.file_name().into_string());
+    names.flatten().collect()
 }
 
 /// A file beside the tests, which containers see too.
@@ -255,11 +240,8 @@ pub fn wait_within<A: Awaited>(
             println!("  {what}: after {} ms", started.elapsed().as_millis());
             return found;
         }
-        assert!(
-            started.elapsed() < patience,
-            "not within {patience:?}: {what}{}",
-            seen()
-        );
+        let is_late = started.elapsed() >= patience;
+        assert!(!is_late, "not within {patience:?}: {what}{}", seen());
         sleep(Duration::from_millis(20));
     }
 }

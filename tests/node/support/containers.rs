@@ -24,7 +24,7 @@ pub fn adopting(rules: &str, body: impl FnOnce()) {
 
 /// A test with these settings of the daemon's.
 pub fn configured(settings: &str, body: impl FnOnce()) {
-    on_node_undoing(unconfigure, || {
+    on_node(|| {
         configure(settings);
         body();
     });

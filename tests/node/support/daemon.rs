@@ -1,10 +1,11 @@
 //! The daemon: its settings, its process and its units, and kubelet's file that it reads.
 
 use std::fs;
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use super::{CGROUP, Pod, json, output, property, put, read, read_if_there, run, wait_until};
+use super::{CGROUP, Pod, journal, json, output, property, put, put_new, read, read_if_there, run, utf8, wait_until};
 
 /// As its unit calls it.
 pub const DAEMON: &str = "/usr/libexec/stelia/steliad";
@@ -12,20 +13,13 @@ pub const DAEMON: &str = "/usr/libexec/stelia/steliad";
 pub const STATE: &str = "/var/lib/kubelet/cpu_manager_state";
 /// A pod that is in kubelet's file alone.
 pub const OTHER_POD: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
-const DROP_INS: &str = "/run/stelia/steliad.toml.d";
 const DROP_IN: &str = "/run/stelia/steliad.toml.d/90-test.toml";
 /// What starts the daemon besides its bus name.
 const WAYS: &str = "steliad-runner.socket steliad-kubelet.path";
 
 pub fn configure(text: &str) {
-    set_drop_in(text);
+    put_new(DROP_IN, text);
     run("systemctl reload steliad");
-}
-
-/// Settings that the daemon reads when it starts or reloads.
-pub fn set_drop_in(text: &str) {
-    fs::create_dir_all(DROP_INS).expect(DROP_INS);
-    put(DROP_IN, text);
 }
 
 /// The settings as they were; also undoes a test that did not come so far.
@@ -80,9 +74,8 @@ pub fn restarts() -> String {
 
 /// `active`, `inactive` or another word of systemd's.
 pub fn activity(unit: &str) -> String {
-    super::utf8(&output(&["systemctl", "is-active", unit]).stdout)
-        .trim()
-        .to_owned()
+    let said = output(&["systemctl", "is-active", unit]).stdout;
+    utf8(&said).trim().to_owned()
 }
 
 /// The daemon has ended, and of the units that start it only this one is there: a runner that misses the daemon, or a late
@@ -111,6 +104,52 @@ pub fn replace_state(bytes: &[u8]) {
 
 /// What the daemon's journal tells of this pod under this `MESSAGE_ID`.
 pub fn told_of(id: &str, pod: &Pod) -> Vec<String> {
-    let told = super::journal(&[&*format!("MESSAGE_ID={id}"), &format!("STELIA_POD_UID={}", pod.uid)]);
+    let told = journal(&[&*format!("MESSAGE_ID={id}"), &format!("STELIA_POD_UID={}", pod.uid)]);
     told.lines().map(str::to_owned).collect()
+}
+
+/// strace on every thread of the daemon: what it calls, and answers to it alone that are not the kernel's. It lets go of the daemon when this is
+/// dropped.
+pub struct Strace(Child);
+
+impl Strace {
+    pub fn on_daemon(options: &[&str]) -> Self {
+        let daemon = daemon_pid();
+        let mut command = Command::new("strace");
+        command.args(["-f", "-qq", "-p", &daemon]).args(options);
+        let strace = Self(command.stderr(Stdio::null()).spawn().expect("strace"));
+        wait_until("strace has all threads", || {
+            let tasks = fs::read_dir(format!("/proc/{daemon}/task")).ok()?.flatten();
+            let mut statuses = tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
+            statuses.all(|status| !status.contains("TracerPid:\t0")).then_some(())
+        });
+        strace
+    }
+}
+
+impl Drop for Strace {
+    fn drop(&mut self) {
+        // A killed one would let go as well, but might lose what it has not written yet.
+        let _ = output(&["kill", "-INT", &self.0.id().to_string()]);
+        let _ = self.0.wait();
+    }
+}
+
+/// The daemon is stopped by a signal until this value is dropped, while a test does what the daemon would undo or would do itself. Services have no
+/// watchdog meanwhile: a slow node may need longer than the daemon's.
+pub struct StoppedDaemon(());
+
+impl StoppedDaemon {
+    pub fn stop() -> Self {
+        run("systemctl service-watchdogs no");
+        run("systemctl kill --kill-whom=main --signal=STOP steliad.service");
+        Self(())
+    }
+}
+
+impl Drop for StoppedDaemon {
+    fn drop(&mut self) {
+        output("systemctl kill --kill-whom=main --signal=CONT steliad.service");
+        output("systemctl service-watchdogs yes");
+    }
 }

@@ -58,10 +58,8 @@ pub fn given(uid: &str) -> Vec<String> {
 pub fn wait_registered(said: fn() -> String) -> BTreeSet<String> {
     let said = || said() + &journal();
     wait_until_or("the plugin has registered", said, || {
-        record()?
-            .registered
-            .remove(RESOURCE)
-            .filter(|devices| !devices.is_empty())
+        let devices = record()?.registered.remove(RESOURCE);
+        devices.filter(|devices| !devices.is_empty())
     })
 }
 

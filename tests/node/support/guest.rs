@@ -1,8 +1,12 @@
 //! How guests run in this node's pods, QEMU's words for the usual one, and what is asked of a runner and of a QEMU.
 
-use serde_json::Value;
+use std::fs;
+use std::path::Path;
 
-use super::{Pod, beside, json, put, run, utf8, wait_until, words};
+use serde_json::Value;
+use test_vmm::recording::Process;
+
+use super::{Pod, beside, children, json, put, run, threads_of, utf8, wait_until, words};
 
 /// QEMU's program for guests of this node's architecture.
 pub const QEMU: &str = if cfg!(target_arch = "aarch64") {
@@ -63,11 +67,8 @@ impl Accel {
 
 /// These tests are about KVM: a node without it is no place for them.
 pub fn needs_kvm() {
-    assert_eq!(
-        Accel::of_node(),
-        Accel::Kvm,
-        "this node's guests do not run on KVM (node run --guest)"
-    );
+    let has_kvm = Accel::of_node() == Accel::Kvm;
+    assert!(has_kvm, "this node's guests do not run on KVM (node run --guest)");
 }
 
 pub fn is_sid() -> bool {
@@ -119,21 +120,14 @@ for line in ['{"execute":"qmp_capabilities"}'] + sys.argv[2].splitlines():
             break
 print(answer)
 "#;
-    run(&[
-        "python3",
-        "-c",
-        script,
-        &pod.inside("/run/other").display().to_string(),
-        commands,
-    ])
+    let monitor = pod.inside("/run/other").display().to_string();
+    run(&["python3", "-c", script, &monitor, commands])
 }
 
 /// One command there with these arguments, which must succeed; the whole answer.
 pub fn execute(pod: &Pod, command: &str, arguments: &Value) -> Value {
-    let answer = qmp(
-        pod,
-        &serde_json::json!({"execute": command, "arguments": arguments}).to_string(),
-    );
+    let command = serde_json::json!({"execute": command, "arguments": arguments}).to_string();
+    let answer = qmp(pod, &command);
     assert!(answer.contains(r#""return""#), "{command}: {answer}");
     json(&answer)
 }
@@ -153,4 +147,35 @@ pub fn boot_sector(name: &str, code: &[u8]) -> String {
     let file = beside(name);
     put(&file, sector);
     format!("file={},format=raw,if=ide,snapshot=on", file.display())
+}
+
+/// A VMM's processes as `testing/vmm/recordings/` has them: its own, and then those that it has started. None: one of them ended meanwhile.
+pub fn processes(vmm: u32) -> Option<Vec<Process>> {
+    let mut others = children(vmm);
+    let mut at = 0;
+    while let Some(other) = others.get(at).copied() {
+        others.extend(children(other));
+        at += 1;
+    }
+    let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let own = namespace(vmm)?;
+    let others = others.into_iter().map(|pid| process(pid, namespace(pid)? != own));
+    let mut others = others.collect::<Option<Vec<_>>>()?;
+    others.sort_unstable();
+    others.insert(0, process(vmm, false)?);
+    Some(others)
+}
+
+fn process(pid: u32, has_namespaces: bool) -> Option<Process> {
+    let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let argv0 = String::from_utf8_lossy(command.split(|byte| *byte == 0).next()?).into_owned();
+    let (main, others): (Vec<_>, Vec<_>) = threads_of(pid).into_iter().partition(|thread| thread.tid == pid);
+    let mut threads: Vec<String> = others.into_iter().map(|thread| thread.name).collect();
+    threads.sort_unstable();
+    Some(Process {
+        argv0: Path::new(&argv0).file_name()?.to_str()?.to_owned(),
+        comm: main.into_iter().next()?.name,
+        has_namespaces,
+        threads,
+    })
 }

@@ -49,23 +49,12 @@ pub fn threads_of(pid: u32) -> Vec<Thread> {
 
 pub fn thread(tid: u32) -> Option<Thread> {
     let text = |file: &str| fs::read_to_string(format!("/proc/{tid}/{file}")).ok();
-    let status = text("status")?;
-    let field = |name: &str| {
-        Some(
-            status
-                .lines()
-                .find_map(|line| line.strip_prefix(name))?
-                .trim()
-                .to_owned(),
-        )
-    };
-    let cgroup = text("cgroup")?;
-    let stat = text("stat")?;
+    let (status, cgroup, stat) = (text("status")?, text("cgroup")?, text("stat")?);
     Some(Thread {
         tid,
-        name: field("Name:")?,
+        name: field(&status, "Name:"),
         cgroup: format!("{CGROUP}{}", cgroup.trim().strip_prefix("0::")?).into(),
-        allowed: cpus(&field("Cpus_allowed_list:")?),
+        allowed: cpus(&field(&status, "Cpus_allowed_list:")),
         start: stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?,
     })
 }

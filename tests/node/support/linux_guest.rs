@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use super::{Pod, Thread, cpus, put, read, run, utf8, wait_until};
+use super::{Pod, Thread, cpus, put, read, run, utf8, wait_until, words};
 
 pub const KERNEL: &str = "/boot/node-vmlinuz";
 /// QEMU's machine type for it.
@@ -43,34 +43,20 @@ pub struct GuestCpu {
 pub fn system() -> Vec<&'static str> {
     let memory = "-m 256 -object memory-backend-ram,id=m0,size=128M -object memory-backend-ram,id=m1,size=128M";
     let cpus = "-smp 4,sockets=2,cores=1,threads=2 -numa node,nodeid=0,cpus=0-1,memdev=m0 -numa node,nodeid=1,cpus=2-3,memdev=m1";
-    [
-        super::words(memory),
-        super::words(cpus),
-        boot(initramfs(), KERNEL_WORDS).to_vec(),
-    ]
-    .concat()
+    [words(memory), words(cpus), boot(initramfs(), KERNEL_WORDS)].concat()
 }
 
 /// QEMU's words for the node's kernel with this initramfs and these words, and the serial line that [`serial`] reads.
-pub fn boot<'a>(initramfs: &'a str, kernel_words: &'a str) -> [&'a str; 8] {
-    let serial = "file:/run/serial";
-    [
-        "-kernel",
-        KERNEL,
-        "-initrd",
-        initramfs,
-        "-append",
-        kernel_words,
-        "-serial",
-        serial,
-    ]
+pub fn boot<'a>(initramfs: &'a str, kernel_words: &'a str) -> Vec<&'a str> {
+    let files = ["-kernel", KERNEL, "-initrd", initramfs];
+    [files, ["-append", kernel_words, "-serial", "file:/run/serial"]].concat()
 }
 
 /// QEMU's words for a share of virtiofsd's socket `/run/fs`, with the memory that needs.
 pub fn with_virtiofsd() -> Vec<&'static str> {
     let memory = "-object memory-backend-memfd,id=shared,size=64M,share=on -machine memory-backend=shared";
     let share = "-chardev socket,id=fs,path=/run/fs -device vhost-user-fs-pci,chardev=fs,tag=share";
-    [super::words(memory), super::words(share)].concat()
+    [words(memory), words(share)].concat()
 }
 
 /// Its file, made where it is not there yet.
@@ -120,6 +106,12 @@ pub fn last_of_serial(pod: &Pod, bytes: usize) -> String {
     utf8(serial.as_bytes().get(start..).unwrap_or_default())
 }
 
+/// What the newest line says that the guest wrote between this beginning and ` END`.
+pub fn newest_words(pod: &Pod, beginning: &str) -> Option<String> {
+    let between = |line: &str| line.strip_prefix(beginning)?.strip_suffix(" END").map(str::to_owned);
+    serial(pod).lines().rev().find_map(between)
+}
+
 /// What the guest said of its processors, once it is up.
 pub fn topology(pod: &Pod) -> BTreeMap<u32, GuestCpu> {
     let text = wait_until("the guest is up", || {
@@ -127,11 +119,9 @@ pub fn topology(pod: &Pod) -> BTreeMap<u32, GuestCpu> {
         text.contains("TOPOLOGY-END").then_some(text)
     });
     let cpu = |line: &str| {
-        let mut words = line.strip_prefix("CPU ")?.split(' ');
-        let number = words.next()?.parse().ok()?;
-        let siblings = cpus(words.next()?).iter().collect();
-        let node = words.next()?.parse().ok()?;
-        Some((number, GuestCpu { siblings, node }))
+        let [number, siblings, node]: [&str; 3] = words(line.strip_prefix("CPU ")?).try_into().ok()?;
+        let (siblings, node) = (cpus(siblings).iter().collect(), node.parse().ok()?);
+        Some((number.parse().ok()?, GuestCpu { siblings, node }))
     };
     text.lines().filter_map(cpu).collect()
 }

@@ -15,10 +15,7 @@ pub mod pod_recording;
 mod pods;
 mod promise;
 mod sleeper;
-mod stopped_daemon;
-mod strace;
 mod tracing;
-mod vmm_processes;
 
 pub use bus::*;
 pub use command::*;
@@ -27,12 +24,10 @@ pub use daemon::*;
 pub use guest::*;
 pub use host::*;
 pub use linux_guest::{
-    KERNEL, KERNEL_WORDS, MACHINE, alive, boot, last_of_serial, make_initramfs, seats, serial, with_virtiofsd,
+    KERNEL, KERNEL_WORDS, MACHINE, alive, boot, last_of_serial, make_initramfs, newest_words, seats, serial,
+    with_virtiofsd,
 };
 pub use pods::*;
 pub use promise::*;
 pub use sleeper::*;
-pub use stopped_daemon::StoppedDaemon;
-pub use strace::Strace;
 pub use tracing::*;
-pub use vmm_processes::processes;

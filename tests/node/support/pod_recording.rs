@@ -64,26 +64,25 @@ const RECORDED_ANNOTATIONS: [&str; 3] = [
 pub fn record_pod(label: &str, pod: &Pod, config: &Path) -> Seen {
     let mut seen = Seen::new();
     let config = json(&read(config));
-    let names = Names::of(pod, &config);
+    let names = differing_names(pod, &config);
+    let hide = |text: &str| {
+        let hidden = |text: String, (name, short): &(String, &str)| text.replace(name.as_str(), short);
+        names.iter().fold(text.to_owned(), hidden)
+    };
     let mut add = |kind: &str, name: &str, value: &str| {
-        seen.insert(format!("{label}: {kind}: {}", names.hide(name)), names.hide(value));
+        seen.insert(format!("{label}: {kind}: {}", hide(name)), hide(value));
     };
     // kubelet's first slice has what the node has.
-    let ancestors = pod.origin();
-    let ancestors = ancestors
-        .ancestors()
-        .take_while(|path| !path.ends_with("kubepods.slice"));
-    for cgroup in ancestors {
+    let own = pod.origin();
+    for cgroup in own.ancestors().take_while(|path| !path.ends_with("kubepods.slice")) {
         let below = cgroup.strip_prefix(CGROUP).expect("a cgroup").display().to_string();
         for file in CGROUP_FILES {
             if let Ok(text) = fs::read_to_string(cgroup.join(file)) {
                 add("cgroup", &format!("{below}: {file}"), text.trim_end());
             }
         }
-        let unit = cgroup
-            .file_name()
-            .and_then(|name| name.to_str())
-            .expect("a cgroup's name");
+        let unit = cgroup.file_name().and_then(|name| name.to_str());
+        let unit = unit.expect("a cgroup's name");
         if unit.ends_with(".slice") || unit.ends_with(".scope") {
             for line in run(&["systemctl", "show", "-p", &UNIT_PROPERTIES.join(","), unit]).lines() {
                 let (property, value) = line.split_once('=').expect("a property");
@@ -97,42 +96,39 @@ pub fn record_pod(label: &str, pod: &Pod, config: &Path) -> Seen {
     seen
 }
 
-/// The same of the pods of a recording, one for each QoS class, that containerd runs.
-pub fn record_classes(guaranteed: &Pod, burstable: &Pod, best_effort: &Pod) -> Seen {
-    let pods = [
-        ("guaranteed", guaranteed),
-        ("burstable", burstable),
-        ("besteffort", best_effort),
-    ];
-    let seen = pods
-        .into_iter()
-        .flat_map(|(label, pod)| record_pod(label, pod, &of_containerd(pod)));
-    seen.collect()
+/// The same of the pods of a recording, one for each QoS class, that containerd runs, and the writes of the state file when the guaranteed one
+/// comes and ends. `start` starts that of a class, and `settle` is given the guaranteed one and the others before they are looked at.
+pub fn record_pods(start: impl Fn(&str) -> Pod, settle: impl FnOnce(&Pod, &[Pod; 2]), end: impl FnOnce(&Pod)) -> Seen {
+    let shared_classes = ["burstable", "besteffort"];
+    let shared = shared_classes.map(&start);
+    let (mut seen, mut guaranteed) = (Seen::new(), None);
+    seen.extend(record_state_writes("admission", || {
+        guaranteed.insert(start("guaranteed")).uid.clone()
+    }));
+    let guaranteed = guaranteed.expect("a pod");
+    settle(&guaranteed, &shared);
+    for (label, pod) in shared_classes.iter().zip(&shared).chain([(&"guaranteed", &guaranteed)]) {
+        seen.extend(record_pod(label, pod, &of_containerd(pod)));
+    }
+    seen.extend(record_state_writes("removal", || {
+        end(&guaranteed);
+        guaranteed.uid.clone()
+    }));
+    seen
 }
 
-/// The names that differ from pod to pod.
-struct Names(Vec<(String, &'static str)>);
-
-impl Names {
-    fn of(pod: &Pod, config: &Value) -> Self {
-        let annotations = &config["annotations"];
-        let sandbox = ["io.kubernetes.cri.sandbox-id", "io.kubernetes.cri-o.SandboxID"]
-            .iter()
-            .find_map(|key| annotations[key].as_str());
-        let mut names = vec![
-            (pod.uid.replace('-', "_"), "UID"),
-            (pod.uid.clone(), "UID"),
-            (container_id(pod), "ID"),
-        ];
-        names.extend(sandbox.map(|id| (id.to_owned(), "SANDBOX")));
-        names.push((pod.name.clone(), "NAME"));
-        Self(names)
-    }
-
-    fn hide(&self, text: &str) -> String {
-        let hidden = |text: String, (name, short): &(String, &str)| text.replace(name.as_str(), short);
-        self.0.iter().fold(text.to_owned(), hidden)
-    }
+/// The names that differ from pod to pod, and what is recorded instead.
+fn differing_names(pod: &Pod, config: &Value) -> Vec<(String, &'static str)> {
+    let sandbox_keys = ["io.kubernetes.cri.sandbox-id", "io.kubernetes.cri-o.SandboxID"];
+    let sandbox = sandbox_keys.iter().find_map(|key| config["annotations"][key].as_str());
+    let mut names = vec![
+        (pod.uid.replace('-', "_"), "UID"),
+        (pod.uid.clone(), "UID"),
+        (container_id(pod), "ID"),
+    ];
+    names.extend(sandbox.map(|id| (id.to_owned(), "SANDBOX")));
+    names.push((pod.name.clone(), "NAME"));
+    names
 }
 
 /// The parts of config.json that kubelet and the runtime decide.
@@ -141,26 +137,20 @@ fn of_config(config: &Value) -> Seen {
     let (linux, process) = (&config["linux"], &config["process"]);
     for (name, value) in config["annotations"].as_object().into_iter().flatten() {
         let is_recorded = RECORDED_ANNOTATIONS.iter().any(|prefix| name.starts_with(prefix));
-        let value = if is_recorded {
-            value.as_str().unwrap_or_default()
-        } else {
-            "(not recorded)"
-        };
-        seen.insert(format!("annotation {name}"), value.to_owned());
+        let recorded = is_recorded.then(|| text(value));
+        seen.insert(
+            format!("annotation {name}"),
+            recorded.unwrap_or_else(|| "(not recorded)".into()),
+        );
     }
     for mount in config["mounts"].as_array().into_iter().flatten() {
         let target = mount["destination"].as_str().expect("a mount's place");
-        seen.insert(
-            format!("mount {target}"),
-            format!("{} {}", text(&mount["type"]), sorted(&mount["options"])),
-        );
+        let how = format!("{} {}", text(&mount["type"]), sorted(&mount["options"]));
+        seen.insert(format!("mount {target}"), how);
     }
     for namespace in linux["namespaces"].as_array().into_iter().flatten() {
-        let of = if namespace["path"].is_string() {
-            "another's"
-        } else {
-            "its own"
-        };
+        let is_anothers = namespace["path"].is_string();
+        let of = if is_anothers { "another's" } else { "its own" };
         seen.insert(format!("namespace {}", text(&namespace["type"])), of.to_owned());
     }
     for (kind, value) in process["capabilities"].as_object().into_iter().flatten() {
@@ -180,10 +170,8 @@ fn of_config(config: &Value) -> Seen {
         seen.insert(key.into(), process[key].to_string());
     }
     // An absent one is false.
-    for (key, value) in [
-        ("noNewPrivileges", &process["noNewPrivileges"]),
-        ("root read-only", &config["root"]["readonly"]),
-    ] {
+    let of_root = ("root read-only", &config["root"]["readonly"]);
+    for (key, value) in [("noNewPrivileges", &process["noNewPrivileges"]), of_root] {
         seen.insert(key.into(), (value == true).to_string());
     }
     for key in ["maskedPaths", "readonlyPaths"] {
@@ -199,24 +187,18 @@ fn text(value: &Value) -> String {
 }
 
 fn sorted(list: &Value) -> String {
-    let mut words: Vec<&str> = list
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .collect();
+    let all = list.as_array().into_iter().flatten();
+    let mut words: Vec<&str> = all.filter_map(Value::as_str).collect();
     words.sort_unstable();
     words.join(" ")
 }
 
 /// Each content of kubelet's state file while `body` runs, without checksums. `body` returns the pod's UID, which is replaced by `UID`.
-pub fn record_state_writes(label: &str, body: impl FnOnce() -> String) -> Seen {
+fn record_state_writes(label: &str, body: impl FnOnce() -> String) -> Seen {
     let mut inotify = Inotify::init().expect("inotify");
     let folder = Path::new(STATE).parent().expect("a folder");
-    inotify
-        .watches()
-        .add(folder, WatchMask::MOVED_TO)
-        .expect("the folder is watched");
+    let watched = inotify.watches().add(folder, WatchMask::MOVED_TO);
+    watched.expect("the folder is watched");
     let ended = AtomicBool::new(false);
     let (uid, contents) = thread::scope(|scope| {
         let watcher = scope.spawn(|| {
@@ -246,10 +228,8 @@ pub fn record_state_writes(label: &str, body: impl FnOnce() -> String) -> Seen {
 
 fn without_checksum(text: &str, uid: &str) -> String {
     let mut content = json(text);
-    content
-        .as_object_mut()
-        .expect("an object")
-        .retain(|key, _| key != "checksum");
+    let members = content.as_object_mut().expect("an object");
+    members.retain(|key, _| key != "checksum");
     content.to_string().replace(uid, "UID")
 }
 
@@ -269,15 +249,11 @@ pub fn differences(recording: &str, here: &Seen) -> BTreeMap<String, String> {
 pub fn assert_recorded(recording: &str, here: &Seen) {
     let differences = differences(recording, here);
     if !differences.is_empty() {
-        println!(
-            "RECORDING BEGINS\n{}\nRECORDING ENDS",
-            serde_json::to_string_pretty(here).expect("JSON")
-        );
+        let text = serde_json::to_string_pretty(here).expect("JSON");
+        println!("RECORDING BEGINS\n{text}\nRECORDING ENDS");
     }
-    assert!(
-        differences.is_empty(),
-        "docs/real.md, \"A new version\": {differences:#?}"
-    );
+    let is_as_recorded = differences.is_empty();
+    assert!(is_as_recorded, "docs/real.md, \"A new version\": {differences:#?}");
 }
 
 /// Where containerd has a container's config.json.

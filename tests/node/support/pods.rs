@@ -6,15 +6,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Once;
-use std::time::Instant;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde_json::Value;
 use stelia_cpus::CpuSet;
 
 use super::{
-    Accel, Argv, CGROUP, SLICE, Thread, container_of, cpus, describe, instance_state, journal, json, kubelet_state,
-    leftovers, output, parse, read, run, scopes, thread, utf8, wait_until, wait_until_or,
+    Accel, Argv, CGROUP, MANAGER, SLICE, Thread, busctl, container_of, cpus, describe, journal, journal_of, json,
+    kubelet_state, leftovers, output, parse, read, run, scopes, thread, unconfigure, utf8, wait_until, wait_until_or,
 };
 use crate::quiet::interrupts::remember;
 
@@ -36,7 +37,8 @@ pub fn on_node(body: impl FnOnce()) {
     on_node_undoing(|| (), body);
 }
 
-/// The same, with something to undo however the body ends: after its pods, before the look at what is left.
+/// The same, with something to undo however the body ends: after its pods, before the look at what is left. The daemon's settings are
+/// undone in any case.
 pub fn on_node_undoing(undo: impl FnOnce(), body: impl FnOnce()) {
     static INIT: Once = Once::new();
     INIT.call_once(|| {
@@ -54,11 +56,9 @@ pub fn on_node_undoing(undo: impl FnOnce(), body: impl FnOnce()) {
         print_journal();
     }
     // Whatever the body wanted to see of an orderly end it has seen.
-    let deleted: Vec<Output> = pods()
-        .iter()
-        .map(|pod| output(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]))
-        .collect();
-    let undone = catch_unwind(AssertUnwindSafe(undo));
+    let delete = |pod: &Pod| output(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]);
+    let deleted: Vec<Output> = pods().iter().map(delete).collect();
+    let undone = catch_unwind(AssertUnwindSafe(undo)).and(catch_unwind(unconfigure));
     if let Err(panic) = result.and(undone) {
         resume_unwind(panic);
     }
@@ -74,10 +74,7 @@ pub fn on_node_undoing(undo: impl FnOnce(), body: impl FnOnce()) {
 }
 
 fn print_journal() {
-    println!(
-        "{}",
-        run("journalctl -b --no-pager -o short-monotonic -n 80 -u stelia*")
-    );
+    println!("{}", journal_of(&["stelia*", "kubelet", "crio"]));
 }
 
 /// Those of the stand-in.
@@ -180,13 +177,6 @@ impl Pod {
         Pod::start_vm(name, vcpus, &[]).running()
     }
 
-    /// The same with a guest that is emulated, whatever this node has: a handful of tests see to it that nothing rests on KVM.
-    pub fn emulated_vm(name: &str, vcpus: u32) -> Pod {
-        let count = vcpus.to_string();
-        let (options, runner) = (["--cpus", &count], ["--qmp", "/run/qmp"]);
-        Pod::start_qemu(Accel::Tcg, name, &options, &runner, &["-smp", &count]).running()
-    }
-
     pub fn wait_running(&self) {
         let logs = || format!("; its container says:\n{}", self.logs());
         wait_until_or(&format!("guest of {} running", self.name), logs, || {
@@ -224,9 +214,20 @@ impl Pod {
         run(&["kubelet-standin", "pod", "kill", &self.name]);
     }
 
-    /// The instance's state by ListInstances; none when it is not listed.
+    /// The instance's state by ListInstances, which every release answers alike; none when it is not listed. A daemon that is
+    /// just being started again is asked again: no answer is no state.
     pub fn state(&self) -> Option<String> {
-        instance_state(&self.uid)
+        for _ in 0..100 {
+            let answer = output(&busctl(MANAGER, "Manager", &["ListInstances"]));
+            if answer.status.success() {
+                let answer = json(&utf8(&answer.stdout));
+                let rows = answer["data"][0].as_array().expect("rows");
+                let row = rows.iter().find(|row| row[0] == *self.uid)?;
+                return row[3].as_str().map(str::to_owned);
+            }
+            sleep(Duration::from_millis(100));
+        }
+        panic!("ListInstances fails for 10 s");
     }
 
     pub fn is(&self, state: &str) -> bool {
@@ -251,11 +252,6 @@ impl Pod {
         describe()["node"]["instances"][&self.uid].clone()
     }
 
-    /// What `steliactl show` prints of it.
-    pub fn shown(&self) -> Value {
-        json(&run(&["steliactl", "--json=short", "show", &self.uid]))
-    }
-
     /// Whether what `steliactl show` prints has this text.
     pub fn shows(&self, text: &str) -> bool {
         run(&["steliactl", "--json", "show", &self.uid]).contains(text)
@@ -267,11 +263,8 @@ impl Pod {
         let line = told.lines().rfind(|line| line.starts_with(word));
         let line = line.unwrap_or_else(|| panic!("no {word:?}: {told}"));
         println!("  {line}");
-        let counts = line
-            .rsplit_once(": ")
-            .expect("counts")
-            .1
-            .split(|c: char| !c.is_ascii_digit());
+        let (_, counts) = line.rsplit_once(": ").expect("counts");
+        let counts = counts.split(|c: char| !c.is_ascii_digit());
         let counts: Vec<u32> = counts.filter_map(|number| number.parse().ok()).collect();
         counts.into_iter()
     }
@@ -401,10 +394,8 @@ pub struct Threads {
 impl Threads {
     /// Those of no vCPU whose names begin so.
     pub fn named(&self, beginning: &str) -> Vec<&Thread> {
-        self.others
-            .iter()
-            .filter(|thread| thread.name.starts_with(beginning))
-            .collect()
+        let is_so = |thread: &&Thread| thread.name.starts_with(beginning);
+        self.others.iter().filter(is_so).collect()
     }
 
     /// One of them.
@@ -423,10 +414,10 @@ impl Threads {
 /// The runtime's name of a container, by its scope. The processes may be in a cgroup below that.
 pub fn container_id(pod: &Pod) -> String {
     let scope = pod.cgroup.split('/').find_map(|part| part.strip_suffix(".scope"));
-    let id = scope.and_then(|scope| scope.rsplit_once('-'));
-    id.unwrap_or_else(|| panic!("no container's scope: {}", pod.cgroup))
-        .1
-        .to_owned()
+    let Some((_, id)) = scope.and_then(|scope| scope.rsplit_once('-')) else {
+        panic!("no container's scope: {}", pod.cgroup)
+    };
+    id.to_owned()
 }
 
 /// Which threads they are, whatever CPUs they have.

@@ -1,13 +1,9 @@
 //! The promise of an isolated instance, held against the kernel.
 
-use std::thread::sleep;
-use std::time::Duration;
-
 use stelia_cpus::CpuSet;
 
 use super::{
-    CGROUP, MANAGER, Pod, SLICE, Thread, Threads, busctl, cpus, describe, json, kind, output, partitioned, pool,
-    printed, read, thread, utf8, workers,
+    CGROUP, Pod, SLICE, Thread, Threads, cpus, describe, kind, partitioned, pool, printed, read, thread, workers,
 };
 
 /// Everything an isolated instance promises. `vcpus` is how many its guest has. Answers its threads.
@@ -75,11 +71,11 @@ pub fn wrong(
     };
     let (taken, given) = (partitioned(), cpus(&read(format!("{above}/cpuset.cpus.exclusive"))));
     let everybodys = ["system.slice", "init.scope", "kubepods.slice"].map(super::effective);
-    let is_kept_off = everybodys
-        .iter()
-        .chain([&workers()])
-        .all(|others| others.is_disjoint(&exclusive));
-    let is_kept = is_kept_off && exclusive.is_subset(&taken) && exclusive.is_subset(&given);
+    let is_kept_off = |others: &CpuSet| others.is_disjoint(&exclusive);
+    let is_kept = everybodys.iter().all(is_kept_off)
+        && is_kept_off(&workers())
+        && exclusive.is_subset(&taken)
+        && exclusive.is_subset(&given);
     (!is_kept).then(|| {
         format!(
             "taken {taken}, given {given}, others {everybodys:?}, workers {}",
@@ -145,20 +141,4 @@ pub fn assert_seated(pod: &Pod, vcpus: &[Thread]) -> CpuSet {
         assert_eq!((&vcpu.cgroup, vcpu.allowed.len()), (&pod.vcpu(), 1), "{vcpu:?}");
     }
     vcpus.iter().fold(CpuSet::new(), |used, vcpu| used.union(&vcpu.allowed))
-}
-
-/// The instance's state by ListInstances, which every release answers alike; none when it is not listed. A daemon that is just
-/// being started again is asked again: no answer is no state.
-pub fn instance_state(uid: &str) -> Option<String> {
-    for _ in 0..100 {
-        let answer = output(&busctl(MANAGER, "Manager", &["ListInstances"]));
-        if answer.status.success() {
-            let answer = json(&utf8(&answer.stdout));
-            let rows = answer["data"][0].as_array().expect("rows");
-            let row = rows.iter().find(|row| row[0] == *uid)?;
-            return row[3].as_str().map(str::to_owned);
-        }
-        sleep(Duration::from_millis(100));
-    }
-    panic!("ListInstances fails for 10 s");
 }

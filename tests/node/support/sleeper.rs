@@ -51,12 +51,8 @@ impl Sleeper {
     pub fn assert_whole(&self) {
         let pod = &self.pod;
         let exclusive = pod.exclusive();
-        assert_eq!(
-            (&*pod.partition(), &pod.effective()),
-            (kind(), &exclusive),
-            "{}",
-            pod.name
-        );
+        let has = (&*pod.partition(), &pod.effective());
+        assert_eq!(has, (kind(), &exclusive), "{}", pod.name);
         let found = |pid: u32| thread(pid).unwrap_or_else(|| panic!("{} lost its process {pid}", pod.name));
         let (first, floats, anchor) = (found(pod.pid), found(self.floats), found(self.anchor));
         assert_eq!((first.cgroup, first.allowed), (pod.vcpu(), exclusive));

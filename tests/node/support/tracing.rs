@@ -24,10 +24,8 @@ fn mask(cpus: &CpuSet) -> String {
 fn whole(folder: &str, cpus: &CpuSet) -> String {
     for cpu in cpus.iter() {
         let stats = read(format!("{folder}/per_cpu/cpu{cpu}/stats"));
-        assert!(
-            stats.lines().any(|line| line == "overrun: 0"),
-            "the trace lost events: {stats}"
-        );
+        let is_whole = stats.lines().any(|line| line == "overrun: 0");
+        assert!(is_whole, "the trace lost events: {stats}");
     }
     utf8(&fs::read(format!("{folder}/trace")).expect("trace"))
 }

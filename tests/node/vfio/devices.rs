@@ -14,38 +14,27 @@ const BUS: &str = "/sys/bus/pci/devices";
 pub const IOMMUFD: &str = "/dev/iommu";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// It has 10 vectors, and a guest with 2 CPUs takes 5.
-    Card,
-    /// It has 5 vectors: one for administration, and one for each of the guest's CPUs.
-    Disk,
-}
-
-impl Kind {
+pub struct Kind {
     /// Its PCI class.
-    fn class(self) -> &'static str {
-        match self {
-            Self::Card => "0x020000",
-            Self::Disk => "0x010802",
-        }
-    }
-
+    class: &'static str,
     /// What its name in QEMU begins with.
-    pub fn id(self) -> &'static str {
-        match self {
-            Self::Card => "card",
-            Self::Disk => "disk",
-        }
-    }
-
+    pub id: &'static str,
     /// As pods ask for it.
-    pub fn resource(self) -> &'static str {
-        match self {
-            Self::Card => "vendor.com/card",
-            Self::Disk => "vendor.com/disk",
-        }
-    }
+    pub resource: &'static str,
 }
+
+/// It has 10 vectors, and a guest with 2 CPUs takes 5.
+pub const CARD: Kind = Kind {
+    class: "0x020000",
+    id: "card",
+    resource: "vendor.com/card",
+};
+/// It has 5 vectors: one for administration, and one for each of the guest's CPUs.
+pub const DISK: Kind = Kind {
+    class: "0x010802",
+    id: "disk",
+    resource: "vendor.com/disk",
+};
 
 /// One of them, at a NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,12 +83,12 @@ impl Given {
     }
 
     /// What a container needs to have it by its group.
-    fn files_of_group(&self) -> Vec<String> {
+    pub fn files_of_group(&self) -> Vec<String> {
         vec![format!("/dev/vfio/{}", self.group), "/dev/vfio/vfio".to_owned()]
     }
 
     /// What a container needs to have it by iommufd.
-    fn files_of_iommufd(&self) -> Vec<String> {
+    pub fn files_of_iommufd(&self) -> Vec<String> {
         vec![self.file(), IOMMUFD.to_owned()]
     }
 
@@ -119,9 +108,7 @@ pub fn given() -> Vec<Given> {
     let addresses: BTreeSet<PathBuf> = fs::read_dir(BUS).expect(BUS).flatten().map(|e| e.path()).collect();
     let given = addresses.into_iter().filter_map(|path| {
         let class = read(path.join("class"));
-        let kind = [Kind::Card, Kind::Disk]
-            .into_iter()
-            .find(|kind| kind.class() == class)?;
+        let kind = [CARD, DISK].into_iter().find(|kind| kind.class == class)?;
         // The node's own disk and card belong to no NUMA node.
         let node = read(path.join("numa_node")).parse().ok()?;
         let group = fs::read_link(path.join("iommu_group")).expect("a group of the IOMMU");
@@ -143,37 +130,25 @@ pub struct Plugins {
 }
 
 impl Plugins {
-    /// kubelet's side, and a plugin for the cards and one for the disks, whose containers get the devices by their groups.
-    pub fn start() -> Self {
-        Self::offer(Given::files_of_group)
-    }
-
-    /// The same for iommufd.
-    pub fn start_for_iommufd() -> Self {
-        Self::offer(Given::files_of_iommufd)
-    }
-
-    fn offer(files: fn(&Given) -> Vec<String>) -> Self {
+    /// kubelet's side, and a plugin for the cards and one for the disks, whose containers get these files of each device.
+    pub fn start(files: fn(&Given) -> Vec<String>) -> Self {
         // Without changes of power states, after which QEMU maps the devices' registers anew: less for the emulator to get wrong.
         run("modprobe vfio-pci disable_idle_d3=1");
         let given = given();
-        assert_eq!(
-            given.len(),
-            4,
-            "this node has no devices to give away (node run --vfio): {given:#?}"
-        );
+        let count = given.len();
+        assert_eq!(count, 4, "no devices to give away (node run --vfio): {given:#?}");
         given.iter().for_each(Given::hand_over);
         run("kubelet-standin devices start");
         let mut children = Vec::new();
-        for kind in [Kind::Card, Kind::Disk] {
+        for kind in [CARD, DISK] {
             let mut offer = Command::new(PROGRAM);
-            offer.args(["offer", kind.resource()]).stdin(Stdio::null());
+            offer.args(["offer", kind.resource]).stdin(Stdio::null());
             for one in given.iter().filter(|one| one.kind == kind) {
                 let (address, node, files) = (&one.address, one.node, files(one).join(","));
                 offer.arg(format!("--device={address}={node}:{files}"));
             }
             children.push(Killed(offer.spawn().expect(PROGRAM)));
-            let healthy = || show().resource(kind.resource()).healthy.len();
+            let healthy = || show().resource(kind.resource).healthy.len();
             wait_until_or("the plugin registers", device_plugin::journal, || healthy() == 2);
         }
         Self { _processes: children }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::devices::{Given, Kind};
+use super::devices::{CARD, DISK, Given};
 use crate::support::*;
 
 pub const INITRAMFS: &str = "/job/vfio-initramfs";
@@ -57,11 +57,9 @@ pub fn start(name: &str, cpus: &str, devices: &[Given], memory: &str) -> Pod {
 
 /// The same with only some of them in the guest.
 pub fn start_with(name: &str, cpus: &str, devices: &[Given], plugged: &[Given], memory: &str) -> Pod {
-    let words = plugged
-        .iter()
-        .flat_map(|device| ["-device".to_owned(), device_words(device)]);
-    let words: Vec<String> = words.collect();
-    start_qemu(name, cpus, devices, memory, &[], &words)
+    let words = |device: &Given| device_words(device, &format!("host={}", device.address));
+    let words = plugged.iter().flat_map(|device| ["-device".to_owned(), words(device)]);
+    start_qemu(name, cpus, devices, memory, &[], &words.collect::<Vec<_>>())
 }
 
 /// QEMU with more options of the runner, and these words that give the guest its devices.
@@ -90,10 +88,10 @@ pub fn make() {
 /// frees.
 pub fn options(cpus: &str, devices: &[Given]) -> Vec<String> {
     let mut options = ["--cpuset", cpus, "--cap", "IPC_LOCK"].map(str::to_owned).to_vec();
-    for kind in [Kind::Card, Kind::Disk] {
+    for kind in [CARD, DISK] {
         let count = devices.iter().filter(|one| one.kind == kind).count();
         if count > 0 {
-            options.extend(["--resource".to_owned(), format!("{}={count}", kind.resource())]);
+            options.extend(["--resource".to_owned(), format!("{}={count}", kind.resource)]);
         }
     }
     options
@@ -118,16 +116,12 @@ pub fn plug(pod: &Pod, device: &Given) {
 
 /// Its name in QEMU: its kind and NUMA node.
 pub fn device_id(device: &Given) -> String {
-    format!("{}{}", device.kind.id(), device.node)
-}
-
-fn device_words(device: &Given) -> String {
-    device_words_by(device, &format!("host={}", device.address))
+    format!("{}{}", device.kind.id, device.node)
 }
 
 /// As QEMU's option has it, with these words for what it is.
-pub fn device_words_by(device: &Given, what: &str) -> String {
-    let without_rom = if device.kind == Kind::Card { ",romfile=" } else { "" };
+pub fn device_words(device: &Given, what: &str) -> String {
+    let without_rom = if device.kind == CARD { ",romfile=" } else { "" };
     format!("vfio-pci,{what},id={}{without_rom}", device_id(device))
 }
 
@@ -161,7 +155,7 @@ fn answers(pod: &Pod) -> usize {
 /// Until all of these devices work, from now on.
 pub fn wait_working(pod: &Pod, devices: &[Given]) -> Counts {
     let count = |kind| devices.iter().filter(|one| one.kind == kind).count();
-    let (cards, disks) = (count(Kind::Card), count(Kind::Disk));
+    let (cards, disks) = (count(CARD), count(DISK));
     let (heard, before) = (answers(pod), told(pod).1);
     let said = || {
         let text = serial(pod);
@@ -196,9 +190,8 @@ pub fn held(pid: u32, field: &str) -> u64 {
 pub fn guest_memory(pid: u32) -> BTreeMap<u32, u64> {
     let maps = read(format!("/proc/{pid}/numa_maps"));
     let nodes = |line: &str| -> BTreeMap<u32, u64> {
-        let words = line
-            .split(' ')
-            .filter_map(|word| word.strip_prefix('N')?.split_once('='));
+        let words = words(line).into_iter();
+        let words = words.filter_map(|word| word.strip_prefix('N')?.split_once('='));
         let pages = words.filter_map(|(node, pages)| Some((node.parse().ok()?, pages.parse::<u64>().ok()? << 12)));
         pages.collect()
     };

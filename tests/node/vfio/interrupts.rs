@@ -2,24 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
 use stelia_cpus::CpuSet;
 
-use super::devices::{Given, Kind};
+use super::devices::{CARD, DISK, Given};
 use super::guest::{start, told, wait_working};
 use super::with_devices;
 use crate::ledger::{account, wait_booked};
-use crate::quiet::interrupts::{Watch, fired};
+use crate::quiet::interrupts::{Interrupt, Watch, fired};
 use crate::quiet::round;
 use crate::support::*;
 
 /// How often each vector of these devices fired on these CPUs since boot.
 fn counts(devices: &[Given], on: &CpuSet) -> BTreeMap<String, u64> {
     let own = |name: &str| devices.iter().any(|device| device.is_vector(name));
-    let all = fired(on)
-        .into_iter()
-        .filter(|(one, count)| *count > 0 && own(&one.name));
-    all.map(|(one, count)| (one.name, count)).collect()
+    let all = fired(on).into_iter().map(|(one, count)| (one.name, count));
+    all.filter(|(name, count)| *count > 0 && own(name)).collect()
 }
 
 /// The guest stands still, and so do its devices.
@@ -45,10 +42,8 @@ fn difference(now: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> BT
 
 /// Each vector with where it may fire and where the kernel has it.
 pub fn places(devices: &[Given]) -> Vec<(String, CpuSet, CpuSet)> {
-    let vectors = devices.iter().flat_map(Given::vectors);
-    vectors
-        .map(|one| (one.name.clone(), one.mask(), one.placed()))
-        .collect()
+    let place = |one: Interrupt| (one.name.clone(), one.mask(), one.placed());
+    devices.iter().flat_map(Given::vectors).map(place).collect()
 }
 
 /// After the daemon's next order every vector may fire, and is, where it should.
@@ -98,7 +93,7 @@ fn booked(pod: &Pod, devices: &[Given]) -> [BTreeMap<String, u64>; 3] {
 #[test]
 fn vectors_float_or_fire_on_the_vms_own_cpus_and_are_booked_as_counted() {
     with_devices(|| {
-        let given = [Given::at(Kind::Card, 0), Given::at(Kind::Disk, 0)];
+        let given = [Given::at(CARD, 0), Given::at(DISK, 0)];
         let pod = start("vectors", "2-3", &given, "");
         wait_working(&pod, &given);
         assert_isolated(&pod, 2);
@@ -107,17 +102,11 @@ fn vectors_float_or_fire_on_the_vms_own_cpus_and_are_booked_as_counted() {
         // Float, the default: never on its CPUs, from the guest's first look at its devices on.
         assert_eq!(counts(&given, &own), BTreeMap::new(), "{:#?}", places(&given));
         // The card: its link, and two queues each way; the disk: its administration, and a queue for each vCPU.
-        assert_eq!(
-            (given[0].vectors().len(), given[1].vectors().len()),
-            (5, 3),
-            "{:#?}",
-            places(&given)
-        );
+        let vectors = [0, 1].map(|one| given[one].vectors().len());
+        assert_eq!(vectors, [5, 3], "{:#?}", places(&given));
+        let is_off = |mask: &CpuSet, placed: &CpuSet| mask.is_disjoint(&own) && placed.is_disjoint(&own);
         for (name, mask, placed) in places(&given) {
-            assert!(
-                mask.is_disjoint(&own) && placed.is_disjoint(&own),
-                "{name}: {mask}, {placed}"
-            );
+            assert!(is_off(&mask, &placed), "{name}: {mask}, {placed}");
         }
         wait_booked(&pod);
         let [as_own, as_others, counted] = booked(&pod, &given);
@@ -127,27 +116,21 @@ fn vectors_float_or_fire_on_the_vms_own_cpus_and_are_booked_as_counted() {
         configure("vfio-irqs = \"own\"\n");
         let report = round().report;
         for (name, mask, placed) in places(&given) {
-            assert!(
-                mask == own && placed.is_subset(&own),
-                "{name}: {mask}, {placed}; {report:#?}"
-            );
+            let is_on = mask == own && placed.is_subset(&own);
+            assert!(is_on, "{name}: {mask}, {placed}; {report:#?}");
         }
         let rest = Watch::start(&online().difference(&own));
         let [as_own, as_others, counted] = booked(&pod, &given);
         assert!(counted.values().sum::<u64>() > 300, "{counted:?}");
         assert_eq!((as_own, as_others), (counted, BTreeMap::new()));
-        let elsewhere = rest
-            .risen()
-            .into_iter()
-            .filter(|(one, _)| one.name.starts_with("vfio-"));
-        let elsewhere: Vec<_> = elsewhere.collect();
-        assert_eq!(elsewhere, Vec::new());
+        let mut elsewhere = rest.risen();
+        elsewhere.retain(|one, _| one.name.starts_with("vfio-"));
+        assert_eq!(elsewhere, BTreeMap::new());
         top_counts_them(&pod);
         the_guest_moves_its_queue_and_the_host_does_not_know(&pod, &given);
 
         // And back.
         configure("vfio-irqs = \"float\"\n");
-        let is_off = |mask: &CpuSet, placed: &CpuSet| mask.is_disjoint(&own) && placed.is_disjoint(&own);
         until_every_vector(&given, "is off its CPUs", &is_off);
         let before = counts(&given, &own);
         wait_working(&pod, &given);
@@ -160,36 +143,14 @@ fn top_counts_them(pod: &Pod) {
     const SECONDS: f64 = 3.0;
     let own = pod.exclusive();
     let watch = Watch::start(&own);
-    let top = json(&run(&[
-        "steliactl",
-        "--json",
-        "top",
-        "--count",
-        "1",
-        "-d",
-        "3",
-        &pod.uid,
-    ]));
+    let top = json(&run(&format!("steliactl --json top --count 1 -d 3 {}", pod.uid)));
     let all = watch.risen().values().sum::<u64>();
-    let rate = find(&top, "device_interrupts_per_second").unwrap_or_else(|| panic!("no rate: {top}"));
+    let rate = top["instances"][0]["device_interrupts_per_second"].as_f64();
+    let rate = rate.unwrap_or_else(|| panic!("no rate: {top}"));
     // The first reading is a little after ours, and the last a little before.
     let meanwhile = rate * SECONDS;
-    assert!(
-        meanwhile <= all as f64 && meanwhile > 0.3 * all as f64,
-        "{rate} a second, {all} in all"
-    );
-}
-
-/// The number that a member of this name has, wherever it is.
-fn find(value: &Value, name: &str) -> Option<f64> {
-    match value {
-        Value::Object(members) => {
-            let own = members.get(name).and_then(Value::as_f64);
-            own.or_else(|| members.values().find_map(|one| find(one, name)))
-        }
-        Value::Array(items) => items.iter().find_map(|one| find(one, name)),
-        _ => None,
-    }
+    let is_as_counted = meanwhile <= all as f64 && meanwhile > 0.3 * all as f64;
+    assert!(is_as_counted, "{rate} a second, {all} in all");
 }
 
 /// The guest gives a queue of its card from one of its vCPUs to the other; the host's vector stays where it is.

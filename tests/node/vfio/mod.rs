@@ -8,29 +8,25 @@ mod unplug;
 
 use serde_json::Value;
 
-use self::devices::{Given, Kind, Plugins};
+use self::devices::{CARD, DISK, Given, Kind, Plugins};
 use self::guest::{MEMORY_MIB, guest_memory, held, migrate_pages, qemu_pid, start, wait_working};
 use crate::support::*;
 
 /// A test with the plugins' devices: what it leaves is taken away however it ends.
 pub fn with_devices(body: impl FnOnce()) {
-    with_plugins(Plugins::start, body);
+    with_plugins(|| Plugins::start(Given::files_of_group), body);
 }
 
 /// The same with the plugins that this starts.
 pub fn with_plugins(start: fn() -> Plugins, body: impl FnOnce()) {
-    let undo = || {
-        unconfigure();
-        device_plugin::stop();
-    };
-    on_node_undoing(undo, || {
+    on_node_undoing(device_plugin::stop, || {
         let _plugins = start();
         body();
     });
 }
 
 /// What `show` says of the instance's NUMA nodes.
-fn locality(pod: &Pod) -> Value {
+pub fn locality(pod: &Pod) -> Value {
     json(&run(&["steliactl", "--json", "show", "-l", &pod.uid]))["locality"].clone()
 }
 
@@ -55,63 +51,53 @@ pub fn held_and_remote(locality: &Value) -> Option<(u64, u64)> {
     let nodes = locality["nodes"].as_array()?;
     let mut sums = (0, 0);
     for (node, memory) in locality["memory"].as_object()? {
-        let held: u64 = ["anon", "shmem", "huge"]
-            .iter()
-            .filter_map(|kind| memory[*kind].as_u64())
-            .sum();
+        let kinds = ["anon", "shmem", "huge"];
+        let held: u64 = kinds.iter().filter_map(|kind| memory[*kind].as_u64()).sum();
         let is_own = nodes.contains(&node.parse::<u64>().ok()?.into());
         sums = (sums.0 + held, if is_own { sums.1 } else { sums.1 + held });
     }
     Some(sums)
 }
 
-/// Once the daemon has looked since the VM took its memory.
-pub fn settled_locality(pod: &Pod) -> Value {
-    wait_until("the memory of the VM is known", || {
+/// Once the daemon has looked since the VM took its memory, of which it holds so much.
+pub fn settled_locality(pod: &Pod, at_least_mib: u64) -> Value {
+    wait_until(&format!("the memory of {} is known", pod.name), || {
         let locality = locality(pod);
         let (held, _) = held_and_remote(&locality)?;
-        (held >= MEMORY_MIB << 20).then_some(locality)
+        (held >= at_least_mib << 20).then_some(locality)
     })
 }
 
 #[test]
 fn a_vm_with_its_devices_on_its_own_node_has_its_memory_pinned_there() {
     with_devices(|| {
-        let given = [Given::at(Kind::Card, 0), Given::at(Kind::Disk, 0)];
+        let given = [Given::at(CARD, 0), Given::at(DISK, 0)];
         let pod = start("near", "2-3", &given, "");
         wait_working(&pod, &given);
         assert_isolated(&pod, 2);
 
         let pid = qemu_pid(&pod);
-        assert!(
-            held(pid, "VmLck") >= MEMORY_MIB << 20,
-            "what VFIO pinned is counted as locked"
-        );
+        // What VFIO pinned is counted as locked.
+        assert!(held(pid, "VmLck") >= MEMORY_MIB << 20);
         let placed = guest_memory(pid);
         assert_eq!(placed.keys().collect::<Vec<_>>(), [&0]);
 
         let record = device_plugin::record().expect("kubelet's record").entries;
         for one in &given {
             let mut own = record.iter().filter(|entry| entry.pod.to_string() == pod.uid);
-            let own = own
-                .find(|entry| entry.resource == one.kind.resource())
-                .expect("an entry");
+            let own = own.find(|entry| entry.resource == one.kind.resource).expect("an entry");
             assert_eq!(own.devices[&Some(0)].first(), Some(&one.address), "{record:?}");
         }
-        let locality = settled_locality(&pod);
+        let locality = settled_locality(&pod, MEMORY_MIB);
         let mut expected = Vec::new();
         for one in &given {
-            expected.extend([(one.kind.resource().to_owned(), 0, true), (one.shown(), 0, true)]);
+            expected.extend([(one.kind.resource.to_owned(), 0, true), (one.shown(), 0, true)]);
         }
         expected.sort();
         assert_eq!(shown_devices(&locality), expected, "{locality}");
-        assert_eq!(
-            (
-                &locality["nodes"],
-                held_and_remote(&locality).map(|(_, remote)| remote < 64 << 20)
-            ),
-            (&serde_json::json!([0]), Some(true))
-        );
+        assert_eq!(locality["nodes"], serde_json::json!([0]));
+        let (_, remote) = held_and_remote(&locality).expect("memory");
+        assert!(remote < 64 << 20, "{remote}");
         let (whole, text) = pod.verified();
         assert!(whole, "{text}");
         assert_eq!(doctor_of_places(), ["1 VM, none with remote memory or devices"]);
@@ -126,9 +112,9 @@ fn a_vm_with_its_devices_on_its_own_node_has_its_memory_pinned_there() {
 #[test]
 fn memory_and_devices_on_another_node_are_told_with_the_share() {
     with_devices(|| {
-        let card = Given::at(Kind::Card, 0);
+        let card = Given::at(CARD, 0);
         let far = start("far", "6-7", std::slice::from_ref(&card), ",host-nodes=0,policy=bind");
-        let disks = [0, 1].map(|node| Given::at(Kind::Disk, node));
+        let disks = [0, 1].map(|node| Given::at(DISK, node));
         let both = start("both", "2-3", &disks, "");
         wait_working(&far, std::slice::from_ref(&card));
         wait_working(&both, &disks);
@@ -136,51 +122,42 @@ fn memory_and_devices_on_another_node_are_told_with_the_share() {
         assert_isolated(&both, 2);
         assert_eq!(guest_memory(qemu_pid(&far)).keys().collect::<Vec<_>>(), [&0]);
 
-        let (held, remote) = held_and_remote(&settled_locality(&far)).expect("memory");
+        let (held, remote) = held_and_remote(&settled_locality(&far, MEMORY_MIB)).expect("memory");
         let share = remote as f64 / held as f64;
         assert!(share > 0.7, "{share}");
-        let resource = |kind: Kind, node, own| (kind.resource().to_owned(), node, own);
-        let expected = [(card.shown(), 0, false), resource(Kind::Card, 0, false)];
+        let resource = |kind: Kind, node, own| (kind.resource.to_owned(), node, own);
+        let expected = [(card.shown(), 0, false), resource(CARD, 0, false)];
         assert_eq!(shown_devices(&locality(&far)), expected);
         let expected = [
             (disks[0].shown(), 0, true),
             (disks[1].shown(), 1, false),
-            resource(Kind::Disk, 0, true),
-            resource(Kind::Disk, 1, false),
+            resource(DISK, 0, true),
+            resource(DISK, 1, false),
         ];
-        assert_eq!(shown_devices(&settled_locality(&both)), expected);
+        assert_eq!(shown_devices(&settled_locality(&both, MEMORY_MIB)), expected);
 
         let (whole, text) = far.verified();
         // QEMU's own memory, on the VM's node, is not always as much.
-        let told = text
-            .split_once(" % (")
-            .and_then(|(before, _)| before.rsplit(' ').next());
-        let told: f64 = told.and_then(|percent| percent.parse().ok()).expect("a share");
+        let (before, _) = text.split_once(" % (").expect("a share");
+        let told: f64 = before.rsplit(' ').next().unwrap_or_default().parse().expect("a share");
         assert!(!whole && (told - share * 100.0).abs() < 10.0, "{share}: {text}");
         wait_until("nothing to say of the other one's memory", || both.verified().0);
 
         let found = doctor_of_places();
         let of = |pod: &Pod| {
-            let mut of_pod = found
-                .iter()
-                .filter(|line| line.starts_with(&format!("default/{}: ", pod.name)));
-            of_pod
-                .next()
-                .unwrap_or_else(|| panic!("nothing of {}: {found:#?}", pod.name))
+            let beginning = format!("default/{}: ", pod.name);
+            let of_pod = found.iter().find(|line| line.starts_with(&beginning));
+            of_pod.unwrap_or_else(|| panic!("nothing of {}: {found:#?}", pod.name))
         };
         // A device of a plugin's is named once, by its resource.
         let away = |nodes: &str, resource: &str, node: &str| {
             format!("devices are remote from its CPUs on NUMA {nodes}: {resource} on {node}")
         };
-        let devices = away("1", Kind::Card.resource(), "0");
-        assert!(
-            of(&far).contains(" of its memory is remote") && of(&far).ends_with(&devices),
-            "{devices}: {found:#?}"
-        );
-        let devices = away("0", Kind::Disk.resource(), "1");
-        assert!(
-            of(&both).ends_with(&devices) && !of(&both).contains("memory"),
-            "{devices}: {found:#?}"
-        );
+        let devices = away("1", CARD.resource, "0");
+        let is_told = of(&far).contains(" of its memory is remote") && of(&far).ends_with(&devices);
+        assert!(is_told, "{devices}: {found:#?}");
+        let devices = away("0", DISK.resource, "1");
+        let is_told = of(&both).ends_with(&devices) && !of(&both).contains("memory");
+        assert!(is_told, "{devices}: {found:#?}");
     });
 }

@@ -1,6 +1,6 @@
 //! Passed-through devices that leave their guest and come to it while it runs, and a container that starts anew.
 
-use super::devices::{Given, Kind};
+use super::devices::{DISK, Given};
 use super::guest::{MEMORY_MIB, held, plug, qemu_pid, start_with, told, unplug, wait_working};
 use super::interrupts::{places, until_on_own_cpus};
 use super::with_devices;
@@ -11,10 +11,9 @@ use crate::support::*;
 
 /// The IOMMU groups that QEMU has open: `show` also names devices of the container that the guest does not have.
 fn open(pod: &Pod) -> Vec<String> {
-    let of_qemu = open_devices(pod)
-        .into_iter()
-        .filter(|(process, _)| process.starts_with("qemu"));
-    let groups = of_qemu.flat_map(|(_, open)| open);
+    let mut of_qemu = open_devices(pod);
+    of_qemu.retain(|process, _| process.starts_with("qemu"));
+    let groups = of_qemu.into_values().flatten();
     let groups = groups.filter_map(|path| path.strip_prefix("/dev/vfio/").map(str::to_owned));
     groups.filter(|group| group != "vfio").collect()
 }
@@ -44,7 +43,7 @@ fn on_its_own_cpus(pod: &Pod, devices: &[Given]) {
 fn a_device_leaves_its_guest_and_comes_back_and_another_comes_from_the_other_node() {
     with_devices(|| {
         configure("vfio-irqs = \"own\"\n");
-        let disks = [0, 1].map(|node| Given::at(Kind::Disk, node));
+        let disks = [0, 1].map(|node| Given::at(DISK, node));
         let [near, far] = &disks;
         let pod = start_with("plugged", "2-3", &disks, &disks[..1], "");
         wait_working(&pod, &disks[..1]);

@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::node::{CRUN, IMAGE};
-use crate::real::kubelet::frame::{kubelet_journal, pods, remove_manifests};
+use crate::real::kubelet::frame::{CRIO, kubelet_journal, pods, remove_manifests};
 use crate::real::kubelet::manifest::{
     self, INSTANCE, NODE, ask_for_device, pod, running_again, seen, sleeper, with_mounts, with_volumes,
 };
-use crate::real::kubelet::runtime;
 use crate::support::*;
 
 /// A manifest of a guaranteed pod with one container of two CPUs.
@@ -49,16 +48,6 @@ impl Manifest {
         self
     }
 
-    pub fn with_capability(mut self, name: &str) -> Self {
-        self.container()["securityContext"] = json!({"capabilities": {"add": [name]}});
-        self
-    }
-
-    /// Ready is a guest on CPUs of its own, as `vm.yaml` has it.
-    pub fn with_probe(self) -> Self {
-        self.with_startup_probe(&["/usr/bin/stelia-runner", "probe", "readiness", "--qmp", "/vm/qmp"])
-    }
-
     /// kubelet has CRI-O run a program in the container until it succeeds, and once more when kubelet was restarted.
     pub fn with_startup_probe(mut self, command: &[&str]) -> Self {
         self.container()["startupProbe"] = json!({
@@ -70,22 +59,13 @@ impl Manifest {
         self
     }
 
-    pub fn in_namespace(mut self, namespace: &str) -> Self {
-        self.0["metadata"]["namespace"] = json!(namespace);
+    /// `namespace` or `annotations`.
+    pub fn with_metadata(mut self, member: &str, value: impl Into<Value>) -> Self {
+        self.0["metadata"][member] = value.into();
         self
     }
 
-    pub fn with_annotations(mut self, annotations: Value) -> Self {
-        self.0["metadata"]["annotations"] = annotations;
-        self
-    }
-
-    pub fn with_environment(mut self, name: &str, value: &str) -> Self {
-        self.container()["env"] = json!([{"name": name, "value": value}]);
-        self
-    }
-
-    fn container(&mut self) -> &mut Value {
+    pub fn container(&mut self) -> &mut Value {
         &mut self.0["spec"]["containers"][0]
     }
 
@@ -115,7 +95,7 @@ pub fn is_ready(pod: &Pod) -> bool {
 
 /// The container's folder of CRI-O.
 pub fn userdata(pod: &Pod) -> PathBuf {
-    Path::new(runtime::CRIO).join(container_id(pod)).join("userdata")
+    Path::new(CRIO).join(container_id(pod)).join("userdata")
 }
 
 /// The container's configuration.

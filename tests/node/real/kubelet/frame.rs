@@ -1,14 +1,13 @@
-//! kubelet as a service of the node, with containerd, and the frame in which each test runs.
+//! kubelet as a service of the node, containerd as it asks for it, with the image of its pods, and the frame in which each test runs.
 
 use std::fs;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::Once;
 
 use serde_json::{Value, json};
 
-use super::runtime::{self, containers};
-use crate::quiet::interrupts::remember;
+use crate::real::image::make_image;
 use crate::real::program;
 use crate::support::apiserver::ask;
 use crate::support::*;
@@ -20,6 +19,50 @@ const SETTINGS: &str = "/run/kubelet-node/kubelet.yaml";
 const UNIT_FILE: &str = "/run/systemd/system/kubelet.service";
 /// kubelet's port without TLS and authorization.
 const SERVER: &str = "127.0.0.1:10255";
+/// Where containerd's shims keep the containers of the CRI.
+const TASKS: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
+/// Where CRI-O has its containers' folders.
+pub const CRIO: &str = "/run/containers/storage/overlay-containers";
+const CONTAINERD_SETTINGS: &str = "/run/kubelet-node/containerd.toml";
+/// The configuration in /etc stays as the package made it.
+const CONTAINERD_DROP_IN: &str = "/run/systemd/system/containerd.service.d/kubelet.conf";
+/// containerd as docs/kubelet.md asks for it: a runtime whose cgroup driver is kubelet's.
+const CONTAINERD_CONFIG: &str = r#"version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "localhost/node:1"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+SystemdCgroup = true
+"#;
+
+/// It stays for the later tests: to start it takes an emulated node several seconds.
+fn start_containerd() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        let image = make_image();
+        put_new(CONTAINERD_SETTINGS, CONTAINERD_CONFIG);
+        let exec = format!("[Service]\nExecStart=\nExecStart=/usr/bin/containerd --config {CONTAINERD_SETTINGS}\n");
+        put_new(CONTAINERD_DROP_IN, exec);
+        run("systemctl daemon-reload");
+        restart("containerd");
+        run(&["ctr", "-n", "k8s.io", "images", "import", &image]);
+    });
+}
+
+/// The containers that the runtime has, sandboxes among them.
+fn containers() -> Vec<String> {
+    names_in(TASKS)
+}
+
+/// The first process of a container that has one.
+pub fn first_process(runtime: &str, id: &str) -> Option<u32> {
+    let file = match runtime {
+        "cri-o" => format!("{CRIO}/{id}/userdata/pidfile"),
+        _ => format!("{TASKS}/{id}/init.pid"),
+    };
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
 
 /// What every test's kubelet has: static pods, and what this node lacks turned off.
 fn settings(more: &Value) -> Value {
@@ -109,11 +152,6 @@ pub fn pods() -> Vec<Value> {
     list["items"].as_array().cloned().unwrap_or_default()
 }
 
-/// kubelet's file.
-pub fn state() -> Value {
-    kubelet_state()
-}
-
 /// The last lines of kubelet, its runtime, and ours.
 pub fn kubelet_journal() -> String {
     journal_of(&[UNIT, "crio", "stelia*"])
@@ -121,27 +159,22 @@ pub fn kubelet_journal() -> String {
 
 /// Runs a test's body beside a kubelet with these settings more, and holds the node to being as clean as before.
 pub fn beside_kubelet(more: &Value, body: impl FnOnce()) {
-    beside_kubelet_undoing(more, "", || (), body);
+    beside_kubelet_undoing(more, || (), body);
 }
 
-/// The same with flags, and something to undo however the body ends: after its pods.
-pub fn beside_kubelet_undoing(more: &Value, flags: &str, undo: impl FnOnce(), body: impl FnOnce()) {
-    static REMEMBERED: Once = Once::new();
-    REMEMBERED.call_once(remember);
-    runtime::start();
-    start(more, flags);
-    let result = catch_unwind(AssertUnwindSafe(body));
-    if result.is_err() {
-        println!("{}", kubelet_journal());
-    }
-    let stopped = catch_unwind(stop);
-    let undone = catch_unwind(AssertUnwindSafe(undo));
-    if let Err(panic) = result.and(stopped).and(undone) {
-        resume_unwind(panic);
-    }
-    forget();
-    let _ = fs::remove_file(UNIT_FILE);
-    run("systemctl daemon-reload");
-    let left = || format!(": {:#?}", leftovers());
-    wait_until_or("nothing is left", left, || leftovers().is_empty());
+/// The same with something to undo however the body ends: after its pods.
+pub fn beside_kubelet_undoing(more: &Value, undo: impl FnOnce(), body: impl FnOnce()) {
+    let end = || {
+        let stopped = catch_unwind(stop);
+        undo();
+        stopped.unwrap_or_else(|panic| resume_unwind(panic));
+        forget();
+        let _ = fs::remove_file(UNIT_FILE);
+        run("systemctl daemon-reload");
+    };
+    on_node_undoing(end, || {
+        start_containerd();
+        start(more, "");
+        body();
+    });
 }

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::frame::{MANIFESTS, kubelet_journal, pods, state};
-use super::runtime;
+use super::frame::{MANIFESTS, first_process, kubelet_journal, pods};
 use crate::real::image::{BUSYBOX, IMAGE};
 use crate::support::*;
 
@@ -107,8 +106,9 @@ pub fn apply(pod: &Value) {
 pub fn delete(name: &str) {
     let uid = seen(name).map(|pod| text(&pod["metadata"]["uid"]));
     fs::remove_file(path_of(name)).expect("a manifest");
+    let is_forgotten = |uid: &String| kubelet_state()["entries"].get(uid).is_none();
     wait_until(&format!("kubelet forgets {name}"), || {
-        seen(name).is_none() && uid.as_ref().is_none_or(|uid| state()["entries"].get(uid).is_none())
+        seen(name).is_none() && uid.as_ref().is_none_or(is_forgotten)
     });
 }
 
@@ -144,7 +144,7 @@ pub fn verdict(name: &str) -> Verdict {
         return Verdict::Rejected { reason, message };
     }
     let uid = text(&decided["metadata"]["uid"]);
-    let entries = state()["entries"][&uid].clone();
+    let entries = kubelet_state()["entries"][&uid].clone();
     let entries = entries.as_object().into_iter().flatten();
     Verdict::Admitted(
         entries
@@ -190,8 +190,8 @@ pub fn of_kubelet(pod: &Value, container: &str) -> Option<Pod> {
     Some(Pod {
         name: name_of(pod).to_owned(),
         cgroup: format!("{}/{scope}", slice_of(pod, &uid)),
-        pid: runtime::first_process(runtime, id)?,
-        cpus: state()["entries"][&uid][container].as_str().map(str::to_owned),
+        pid: first_process(runtime, id)?,
+        cpus: kubelet_state()["entries"][&uid][container].as_str().map(str::to_owned),
         log: format!("/var/log/pods/{full}/{container}/{}.log", status["restartCount"]).into(),
         uid,
     })

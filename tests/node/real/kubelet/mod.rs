@@ -2,6 +2,5 @@
 
 pub(super) mod frame;
 pub(super) mod manifest;
-pub(super) mod runtime;
 mod standalone;
 mod with_server;

@@ -63,18 +63,12 @@ impl Launched {
         // As virt-controller asks for it: without SYS_NICE libvirt may not pin the threads of another user's QEMU.
         let options = format!("--container compute --runtime runc --cpus {MOST} --cap SYS_NICE");
         let options = [&words(&options)[..], Accel::Kvm.device(), &mounts].concat();
-        let pod = Pod::start(
-            &format!("virt-launcher-{NAME}-x7k2p"),
-            &options,
-            &["sh", &format!("{FOLDER}/start")],
-        );
-        let socket = Socket::new(pod.inside("/run/kubevirt/sockets/launcher-sock"));
+        let name = format!("virt-launcher-{NAME}-x7k2p");
+        let pod = Pod::start(&name, &options, &["sh", &format!("{FOLDER}/start")]);
+        let socket = Socket(pod.inside("/run/kubevirt/sockets/launcher-sock"));
         let launched = Self { pod, socket };
-        wait_until_or(
-            "virt-launcher is ready",
-            || launched.last_logs(),
-            || launched.socket.is_there(),
-        );
+        let logs = || launched.last_logs();
+        wait_until_or("virt-launcher is ready", logs, || launched.socket.is_there());
         launched
     }
 
@@ -99,11 +93,7 @@ impl Launched {
     fn pins(&self, vcpus: usize) -> BTreeMap<u32, u32> {
         let threads = self.pod.threads().vcpus;
         let is_pinned = |thread: &Thread| thread.allowed.len() == 1 && thread.allowed.is_subset(&self.pod.exclusive());
-        assert_eq!(
-            threads.iter().filter(|thread| is_pinned(thread)).count(),
-            vcpus,
-            "{threads:#?}"
-        );
+        assert!(threads.iter().all(is_pinned), "{threads:#?}");
         assert_eq!(threads.len(), vcpus, "{threads:#?}");
         let pins = seats(&self.pod);
         let used: CpuSet = pins.values().copied().collect();
@@ -208,10 +198,9 @@ fn make_files() {
     for folder in ["etc", "lib", "log", "cache"] {
         fs::create_dir_all(format!("{FOLDER}/{folder}")).expect(folder);
     }
-    let start = START
-        .replace("NAME", NAME)
-        .replace("UID", UID)
-        .replace("VOLUME", VOLUME);
+    let replaced = [("NAME", NAME), ("UID", UID), ("VOLUME", VOLUME)];
+    let replace = |text: String, (name, value): &(&str, &str)| text.replace(name, value);
+    let start = replaced.iter().fold(START.to_owned(), replace);
     let files = [
         ("etc/qemu.conf", QEMU_CONF),
         ("etc/virtqemud.conf", VIRTQEMUD_CONF),
@@ -226,7 +215,7 @@ fn make_files() {
 #[test]
 fn its_cpus_and_volumes_are_plugged_before_and_after_adoption() {
     needs_kvm();
-    on_node_undoing(unconfigure, || {
+    on_node(|| {
         let launched = Launched::start();
         let vmi = Vmi::new(2);
         launched.sync(Vmi {

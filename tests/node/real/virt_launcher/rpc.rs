@@ -28,13 +28,9 @@ struct Response {
 }
 
 /// The command socket of a launcher.
-pub struct Socket(PathBuf);
+pub struct Socket(pub PathBuf);
 
 impl Socket {
-    pub fn new(socket: PathBuf) -> Self {
-        Self(socket)
-    }
-
     /// virt-launcher gives the socket this name when it is ready.
     pub fn is_there(&self) -> bool {
         UnixStream::connect(&self.0).is_ok()
@@ -58,9 +54,7 @@ impl Socket {
         client.ready().await.map_err(|error| unavailable(&error))?;
         let path = format!("/kubevirt.cmd.v1.Cmd/{method}");
         let path = PathAndQuery::try_from(path).expect("a method's path");
-        let answer = client
-            .unary(tonic::Request::new(request), path, ProstCodec::default())
-            .await?;
-        Ok(answer.into_inner())
+        let request = tonic::Request::new(request);
+        Ok(client.unary(request, path, ProstCodec::default()).await?.into_inner())
     }
 }

@@ -39,7 +39,7 @@ fn whole_life_and_restore(
 impl Vm {
     /// What is said of it does not take it for a QEMU.
     fn assert_not_called_qemu(&self) {
-        let text = String::from_utf8_lossy(&output(&["steliactl", "why", &self.pod.uid]).stdout).into_owned();
+        let text = utf8(&output(&["steliactl", "why", &self.pod.uid]).stdout);
         assert!(!text.is_empty() && !text.contains("QEMU"), "{text}");
         let said = journal(&[&*format!("STELIA_POD_UID={}", self.pod.uid)]);
         assert!(!said.contains("QEMU"), "{said}");
@@ -49,11 +49,8 @@ impl Vm {
     fn assert_no_timer_on_its_cpus(&self) {
         let own = self.pod.exclusive();
         let timers = processes_named("kvm-pit/");
-        assert_eq!(
-            timers.len(),
-            usize::from(self.vmm != Vmm::CloudHypervisor),
-            "{timers:?}"
-        );
+        let expected = usize::from(self.vmm != Vmm::CloudHypervisor);
+        assert_eq!(timers.len(), expected, "{timers:?}");
         for timer in &timers {
             assert!(timer.allowed.is_disjoint(&own), "{timer:?}");
         }

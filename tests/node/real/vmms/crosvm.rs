@@ -19,7 +19,8 @@ fn without_its_sandbox_in_the_slice() {
         vm.until_isolated("boot", 2);
         vm.until_alive("boot", 0);
         vm.pause_and_resume();
-        vm.must_tell_crosvm(&["stop"]);
+        let answer = vm.tell_crosvm(&["stop"]);
+        assert!(answer.is_success(), "{answer:?}");
         vm.until_given_back("stop");
     });
 }

@@ -4,13 +4,21 @@ use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 
-use serde_json::Value;
 use test_vmm::recording::Moment;
 
 use super::guest::{FOLDER, SERIAL, alive};
 use super::{SOCKET, Vm, Vmm, Way, command, released};
 use crate::support::http::Answer;
 use crate::support::*;
+
+/// What each VMM is told in its own way.
+#[derive(Debug, Clone, Copy)]
+enum Order {
+    Pause,
+    Resume,
+    Snapshot,
+    PowerOff,
+}
 
 impl Vm {
     /// From the boot to the end: everything but the restore.
@@ -49,10 +57,8 @@ impl Vm {
         assert_eq!(foreign(&self.pod, &switches), [], "{switches:#?}");
         let of_vm: Vec<_> = threads.others.iter().map(|thread| thread.tid).collect();
         let beside: Vec<_> = switches.keys().filter(|(_, _, tid)| of_vm.contains(tid)).collect();
-        assert!(
-            self.way == Way::Container || beside.is_empty(),
-            "the VMM's own: {beside:?}"
-        );
+        let is_alone = self.way == Way::Container || beside.is_empty();
+        assert!(is_alone, "the VMM's own: {beside:?}");
     }
 
     /// The time that the vCPU threads have run, in nanoseconds.
@@ -60,17 +66,37 @@ impl Vm {
         self.threads().vcpus.iter().map(|vcpu| run_time(vcpu.tid)).sum()
     }
 
-    fn ask_to_pause(&self) -> Answer {
-        match self.vmm {
-            Vmm::CloudHypervisor => self.api().ask("PUT", "/api/v1/vm.pause", ""),
-            Vmm::Firecracker => self.api().ask("PATCH", "/vm", r#"{"state":"Paused"}"#),
-            Vmm::Crosvm => self.tell_crosvm(&["suspend"]),
+    /// In the VMM's own words.
+    fn ask_for(&self, order: Order) -> Answer {
+        use Order::{Pause, PowerOff, Resume, Snapshot};
+        use Vmm::{CloudHypervisor, Crosvm, Firecracker};
+        let api = |method, path, body: &str| self.api().ask(method, path, body);
+        let folder = self.snapshot();
+        let of_api = format!("{{\"destination_url\":\"file://{folder}\"}}");
+        let of_files = format!("{{\"snapshot_path\":\"{folder}/state\",\"mem_file_path\":\"{folder}/memory\"}}");
+        match (self.vmm, order) {
+            (CloudHypervisor, Pause) => api("PUT", "/api/v1/vm.pause", ""),
+            (CloudHypervisor, Resume) => api("PUT", "/api/v1/vm.resume", ""),
+            (CloudHypervisor, Snapshot) => api("PUT", "/api/v1/vm.snapshot", &of_api),
+            (CloudHypervisor, PowerOff) => api("PUT", "/api/v1/vm.power-button", ""),
+            (Firecracker, Pause) => api("PATCH", "/vm", r#"{"state":"Paused"}"#),
+            (Firecracker, Resume) => api("PATCH", "/vm", r#"{"state":"Resumed"}"#),
+            (Firecracker, Snapshot) => api("PUT", "/snapshot/create", &of_files),
+            (Firecracker, PowerOff) => api("PUT", "/actions", r#"{"action_type":"SendCtrlAltDel"}"#),
+            (Crosvm, Pause) => self.tell_crosvm(&["suspend"]),
+            (Crosvm, Resume) => self.tell_crosvm(&["resume"]),
+            (Crosvm, Snapshot) => self.tell_crosvm(&["snapshot", "take", &format!("{folder}/crosvm")]),
+            (Crosvm, PowerOff) => self.tell_crosvm(&["powerbtn"]),
         }
     }
 
+    fn must(&self, order: Order) {
+        let answer = self.ask_for(order);
+        assert!(answer.is_success(), "{order:?}: {answer:?}");
+    }
+
     pub fn pause(&self) {
-        let answer = self.ask_to_pause();
-        assert!(answer.is_success(), "{answer:?}");
+        self.must(Order::Pause);
         self.assert_run_state("Paused");
     }
 
@@ -83,19 +109,12 @@ impl Vm {
 
     /// What the runner takes for granted: of its VMMs only Firecracker pauses a paused guest, and neither pauses one that is not booted.
     pub fn assert_pause_answer(&self, step: &str, granted: bool) {
-        let answer = self.ask_to_pause();
+        let answer = self.ask_for(Order::Pause);
         assert_eq!(answer.is_success(), granted, "{step}: {answer:?}");
     }
 
     pub fn resume(&self) {
-        match self.vmm {
-            Vmm::CloudHypervisor => self.api().must("PUT", "/api/v1/vm.resume", ""),
-            Vmm::Firecracker => self.api().must("PATCH", "/vm", r#"{"state":"Resumed"}"#),
-            Vmm::Crosvm => {
-                self.must_tell_crosvm(&["resume"]);
-                Value::Null
-            }
-        };
+        self.must(Order::Resume);
         self.assert_run_state("Running");
     }
 
@@ -191,21 +210,10 @@ impl Vm {
 
     /// A snapshot of the paused guest; it runs on.
     fn take_snapshot(&self) {
-        let folder = self.snapshot();
-        fs::create_dir_all(&folder).expect("a folder");
+        fs::create_dir_all(self.snapshot()).expect("a folder");
         self.pause();
         self.saved.set(alive(&self.pod).expect("a sign of life").0);
-        let answer = match self.vmm {
-            Vmm::CloudHypervisor => {
-                let body = format!("{{\"destination_url\":\"file://{folder}\"}}");
-                self.api().ask("PUT", "/api/v1/vm.snapshot", &body)
-            }
-            Vmm::Firecracker => {
-                let body = format!("{{\"snapshot_path\":\"{folder}/state\",\"mem_file_path\":\"{folder}/memory\"}}");
-                self.api().ask("PUT", "/snapshot/create", &body)
-            }
-            Vmm::Crosvm => self.tell_crosvm(&["snapshot", "take", &format!("{folder}/crosvm")]),
-        };
+        let answer = self.ask_for(Order::Snapshot);
         // Linux 7.2, whose KVM is loaded with nested=0 in this node, refuses to read the nested state, for which Cloud Hypervisor 53 asks.
         let refused = is_sid() && answer.body.contains("GetNestedState");
         assert!(answer.is_success() || refused, "{answer:?}");
@@ -220,17 +228,7 @@ impl Vm {
 
     /// The guest ends by its power button, or the nearest that Firecracker has, and its VMM with it.
     pub fn power_off(&self) {
-        match self.vmm {
-            Vmm::CloudHypervisor => self.api().must("PUT", "/api/v1/vm.power-button", ""),
-            Vmm::Firecracker => {
-                let action = r#"{"action_type":"SendCtrlAltDel"}"#;
-                self.api().must("PUT", "/actions", action)
-            }
-            Vmm::Crosvm => {
-                self.must_tell_crosvm(&["powerbtn"]);
-                Value::Null
-            }
-        };
+        self.must(Order::PowerOff);
         wait_until("the VMM has ended", || self.process().is_none());
         self.until_given_back("end by the guest");
     }
@@ -241,17 +239,11 @@ impl Vm {
             return self.note("restore", "there is no snapshot");
         }
         let folder = self.snapshot();
+        let from = |source: String| vec!["--restore".to_owned(), source];
         let words = match self.vmm {
-            Vmm::CloudHypervisor => vec![
-                "--restore".to_owned(),
-                format!("source_url=file://{folder},resume=true"),
-            ],
+            Vmm::CloudHypervisor => from(format!("source_url=file://{folder},resume=true")),
             Vmm::Firecracker => vec![],
-            Vmm::Crosvm => [
-                vec!["--restore".to_owned(), format!("{folder}/crosvm")],
-                super::guest::words(self.vmm),
-            ]
-            .concat(),
+            Vmm::Crosvm => [from(format!("{folder}/crosvm")), super::guest::words(self.vmm)].concat(),
         };
         // crosvm writes to its serial line's file itself.
         let log = if self.vmm == Vmm::Crosvm { "/run/log" } else { SERIAL };

@@ -2,7 +2,6 @@
 //! API does to a guest. What their processes and threads are at each step is held to `testing/vmm/recordings/`.
 
 mod adopted;
-mod api;
 mod crosvm;
 mod guest;
 mod in_place;
@@ -13,18 +12,23 @@ mod resize;
 mod runner;
 
 use std::cell::Cell;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
 
+use serde_json::Value;
 use test_vmm::recording::Vmm;
 
 use crate::real::program;
-use crate::support::http::Answer;
+use crate::support::http::{Answer, exchange};
 use crate::support::*;
-use api::Api;
 use recorded::Recorder;
 
 /// Of the container: Cloud Hypervisor boots 2 vCPUs and is given a third.
 const CPUS: &str = "3";
 const SOCKET: &str = "/run/api";
+/// An emulated VMM that writes a snapshot takes this long at most.
+const API_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How its CPUs come to be its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,11 +151,6 @@ impl Vm {
         }
     }
 
-    fn must_tell_crosvm(&self, words: &[&str]) {
-        let answer = self.tell_crosvm(words);
-        assert!(answer.is_success(), "{words:?}: {answer:?}");
-    }
-
     fn threads(&self) -> Threads {
         let all = container_and_nested(self.pod.pid).into_values().flatten();
         let (vcpus, others) = all.partition(|thread| self.vmm.is_vcpu(&thread.name));
@@ -246,5 +245,31 @@ impl Vm {
             self.pod.state().is_none() && partitioned().is_disjoint(&exclusive)
         });
         assert!(!self.pod.scope().exists(), "{step}");
+    }
+}
+
+/// The API socket of a VMM, which is asked by HTTP.
+struct Api(PathBuf);
+
+impl Api {
+    /// Whether anything answers: the VMM binds the socket some time after its start.
+    fn is_there(&self) -> bool {
+        UnixStream::connect(&self.0).is_ok()
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
+        let asked = UnixStream::connect(&self.0).and_then(|stream| {
+            stream.set_read_timeout(Some(API_PATIENCE))?;
+            let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost");
+            exchange(&stream, &stream, &head, body)
+        });
+        asked.unwrap_or_else(|error| panic!("{method} {path} on {}: {error}", self.0.display()))
+    }
+
+    /// The answer to a request that must not be refused, as JSON where it has a body.
+    fn must(&self, method: &str, path: &str, body: &str) -> Value {
+        let answer = self.ask(method, path, body);
+        assert!(answer.is_success(), "{method} {path}: {answer:?}");
+        serde_json::from_str(&answer.body).unwrap_or_default()
     }
 }

@@ -78,10 +78,10 @@ impl Vm {
             let text = serde_json::to_string_pretty(&seen).expect("JSON");
             println!("RECORDING BEGINS\n{text}\nRECORDING ENDS");
         }
+        let (is_as_recorded, name) = (seen == recorded, self.vmm.name());
         assert!(
-            seen == recorded,
-            "{} is not as recorded: docs/real.md, \"A new version\"",
-            self.vmm.name()
+            is_as_recorded,
+            "{name} is not as recorded: docs/real.md, \"A new version\""
         );
     }
 }

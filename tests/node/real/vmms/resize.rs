@@ -98,7 +98,7 @@ fn a_guest_of_cloud_hypervisor_grows_and_shrinks_with_its_container() {
 #[test]
 fn a_guest_of_cloud_hypervisor_that_keeps_its_vcpus_shares_the_cpus_that_are_left() {
     needs_kvm();
-    on_node_undoing(unconfigure, || {
+    on_node(|| {
         let mut vm = Vm::resizable("cloud-hypervisor-keeps", 4, &format!("{KERNEL_WORDS} {DEAF}"));
         let (all, before) = (vm.pod.exclusive(), vm.threads());
         let few: CpuSet = all.iter().take(2).collect();

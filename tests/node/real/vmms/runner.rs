@@ -59,10 +59,8 @@ impl Vm {
             Vmm::CloudHypervisor => {
                 let threads = self.threads().others;
                 let server = threads.iter().find(|thread| thread.name == "http-server");
-                number(&field(
-                    &status(server.expect("its server").tid),
-                    "voluntary_ctxt_switches:",
-                ))
+                let status = status(server.expect("its server").tid);
+                number(&field(&status, "voluntary_ctxt_switches:"))
             }
             Vmm::Firecracker => self.pod.logs().matches("The API server received").count(),
             Vmm::Crosvm => panic!("the runner knows no crosvm"),
@@ -74,10 +72,7 @@ impl Vm {
         let before = self.questions();
         sleep(COUNTED);
         let asked = self.questions() - before;
-        self.note(
-            step,
-            &format!("{asked} questions or wakes by the runner in {} s", COUNTED.as_secs()),
-        );
+        self.note(step, &format!("{asked} questions or wakes in {COUNTED:?}"));
         assert!(asked <= at_most, "{step}: {asked}");
     }
 
@@ -88,20 +83,32 @@ impl Vm {
         assert!(!self.pod.logs().contains("debug-threads"), "{}", self.pod.logs());
     }
 
-    /// How long the guest ran before its vCPUs were attached.
-    fn had_a_window(&self, step: &str) {
-        let state = self.runner_says();
-        self.note(step, &format!("window {}", state["window"]));
+    /// A VM from its boot to its end, whose VMM is asked at most so often while it runs. The folder of its snapshot, and the guest's sign of life then.
+    fn lived(vmm: Vmm, at_most_questions: usize) -> (String, u32) {
+        let vm = Self::run(vmm, &guest::words(vmm));
+        vm.until_ready();
+        // How long the guest ran before its vCPUs were attached.
+        let state = vm.runner_says();
+        vm.note("boot", &format!("window {}", state["window"]));
         assert_eq!(state["paused-start"], false);
         let is_told = state["window"]["wall-us"].as_u64().is_some_and(|wall| wall > 0);
         assert!(is_told, "{state}");
         assert!(state["window"]["run-us"].is_u64(), "{state}");
+        vm.go_through_its_life();
+        vm.assert_at_most_questions("running", at_most_questions);
+        vm.terminate();
+        (vm.snapshot(), vm.saved.get())
     }
 
-    fn had_no_window(&self) {
+    /// From what was saved at this sign of life: paused, until it is isolated.
+    fn assert_restored(&self, saved: u32) {
+        self.until_isolated("restore", 2);
+        self.until_ready();
         let state = self.runner_says();
         assert!(state["window"].is_null(), "{state}");
         assert_eq!(state["paused-start"], true, "{state}");
+        self.goes_on_where_it_was_saved(saved);
+        self.terminate();
     }
 
     /// As kubelet ends a pod: the guest powers off in its time, and the container's exit code is the VMM's.
@@ -122,20 +129,9 @@ fn cloud_hypervisor_by_the_runner() {
     needs_kvm();
     on_node(|| {
         let vmm = Vmm::CloudHypervisor;
-        let vm = Vm::run(vmm, &guest::words(vmm));
-        vm.until_ready();
-        vm.had_a_window("boot");
-        vm.go_through_its_life();
-        vm.assert_at_most_questions("running", 20);
-        vm.terminate();
-        let saved = vm.saved.get();
-        let source = format!("source_url=file://{}", vm.snapshot());
-        let vm = Vm::run(vmm, &["--restore".to_owned(), source]);
-        vm.until_isolated("restore", 2);
-        vm.until_ready();
-        vm.had_no_window();
-        vm.goes_on_where_it_was_saved(saved);
-        vm.terminate();
+        let (folder, saved) = Vm::lived(vmm, 20);
+        let vm = Vm::run(vmm, &["--restore".to_owned(), format!("source_url=file://{folder}")]);
+        vm.assert_restored(saved);
     });
 }
 
@@ -144,24 +140,14 @@ fn firecracker_by_the_runner() {
     needs_kvm();
     on_node(|| {
         let vmm = Vmm::Firecracker;
-        let vm = Vm::run(vmm, &guest::words(vmm));
-        vm.until_ready();
-        vm.had_a_window("boot");
-        vm.go_through_its_life();
-        vm.assert_at_most_questions("running", 2);
-        vm.terminate();
+        let (folder, saved) = Vm::lived(vmm, 2);
         // Another program loads what was saved into a Firecracker that has no VM yet, and leaves it paused.
-        let (folder, saved) = (vm.snapshot(), vm.saved.get());
         let vm = Vm::run(vmm, &[]);
         wait_until("the API answers", || vm.api().is_there());
         vm.assert_at_most_questions("not configured", MAX_QUESTIONS);
         vm.assert_pause_answer("not configured", false);
         vm.load_snapshot(&folder, false);
-        vm.until_isolated("restore", 2);
-        vm.until_ready();
-        vm.had_no_window();
-        vm.goes_on_where_it_was_saved(saved);
-        vm.terminate();
+        vm.assert_restored(saved);
     });
 }
 
@@ -205,13 +191,8 @@ fn cloud_hypervisor_with_a_tap_by_descriptor() {
         let boot = guest::boot(INITRAMFS, KERNEL_WORDS, card);
         let options = ["--cpus", "2", "--device", "/dev/net/tun"];
         let runner = ["--fd", "net=tap:stelia-tap0"];
-        let vm = Vm::by_runner(
-            vmm,
-            "cloud-hypervisor-tap",
-            &options,
-            &runner,
-            &[&boot[..], &words(card)].concat(),
-        );
+        let command = [&boot[..], &words(card)].concat();
+        let vm = Vm::by_runner(vmm, "cloud-hypervisor-tap", &options, &runner, &command);
         vm.until_isolated("boot", 2);
         vm.until_ready();
         assert_network_answers();

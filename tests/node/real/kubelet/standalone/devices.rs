@@ -11,7 +11,7 @@ use crate::support::*;
 #[test]
 fn the_plugin_registers_with_kubelet_and_a_vm_is_admitted_with_its_device() {
     needs_kvm();
-    beside_kubelet_undoing(&json!({}), "", start_all, || {
+    beside_kubelet_undoing(&json!({}), start_all, || {
         let offered = wait_registered(kubelet_journal);
         assert_eq!(activity(device_plugin::UNIT), "active");
         apply(&vm("plugged", 2));

@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use super::started;
-use crate::real::kubelet::frame::{UNIT, beside_kubelet, beside_kubelet_undoing, state, wait_ready};
-use crate::real::kubelet::manifest::{INSTANCE, apply, delete, emulated_vm, of_kubelet, pod, running, seen, sleeper};
+use super::{started, started_vm};
+use crate::real::kubelet::frame::{UNIT, beside_kubelet, beside_kubelet_undoing, wait_ready};
+use crate::real::kubelet::manifest::{INSTANCE, apply, delete, of_kubelet, pod, running, seen, sleeper};
 use crate::support::*;
 
 /// What happens, and that no thread of the VM was moved by it.
@@ -20,15 +20,14 @@ fn assert_undisturbed(what: &str, pod: &Pod, before: &Threads, happens: impl FnO
 #[test]
 fn a_vm_stays_isolated_when_everything_around_it_starts_anew() {
     beside_kubelet(&json!({}), || {
-        apply(&emulated_vm("steady", 2));
-        let vm = started("steady");
+        let vm = started_vm("steady", 2);
         let before = assert_isolated(&vm, 2);
-        let file = state();
+        let file = kubelet_state();
         assert_undisturbed("kubelet restarted", &vm, &before, || {
             restart(UNIT);
             wait_ready();
         });
-        assert_eq!(state(), file);
+        assert_eq!(kubelet_state(), file);
         assert_undisturbed("kubelet killed", &vm, &before, || {
             run(&["systemctl", "kill", "--signal=KILL", UNIT]);
             wait_ready();
@@ -40,12 +39,9 @@ fn a_vm_stays_isolated_when_everything_around_it_starts_anew() {
             apply(&pod("after", &[sleeper("s", "500m", "32Mi")]));
             running("after", "s");
         });
-        assert_undisturbed("systemd reloaded", &vm, &before, || {
-            drop(run("systemctl daemon-reload"))
-        });
-        assert_undisturbed("systemd executed anew", &vm, &before, || {
-            drop(run("systemctl daemon-reexec"))
-        });
+        for command in ["systemctl daemon-reload", "systemctl daemon-reexec"] {
+            assert_undisturbed(command, &vm, &before, || drop(run(command)));
+        }
         assert_undisturbed("the daemon killed", &vm, &before, || {
             let daemon = daemon_pid();
             kill_daemon();
@@ -74,9 +70,8 @@ fn a_vm_stays_isolated_when_everything_around_it_starts_anew() {
 
 #[test]
 fn a_killed_vm_is_isolated_anew_on_the_same_cpus_and_a_removed_one_leaves_nothing() {
-    beside_kubelet_undoing(&json!({}), "", start_all, || {
-        apply(&emulated_vm("mortal", 2));
-        let mut vm = started("mortal");
+    beside_kubelet_undoing(&json!({}), start_all, || {
+        let mut vm = started_vm("mortal", 2);
         for victim in ["qemu-system-x86", "stelia-runner"] {
             assert_isolated(&vm, 2);
             let pid = container_of(vm.pid).into_keys().find(|pid| comm(pid) == victim);

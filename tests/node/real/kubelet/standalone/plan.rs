@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::real::kubelet::frame::{beside_kubelet, change, state};
+use crate::real::kubelet::frame::{beside_kubelet, change};
 use crate::real::kubelet::manifest::{Verdict, apply, delete, pod, sleeper, text, verdict};
 use crate::support::*;
 
@@ -130,7 +130,7 @@ fn a_plan_says_what_kubelet_decides_with_each_policy_of_the_topology_manager() {
             if number > 0 {
                 change(settings, "");
             }
-            wait_until("kubelet has no pod", || state()["entries"].is_null());
+            wait_until("kubelet has no pod", || kubelet_state()["entries"].is_null());
             let (count, others) = play(policy, steps);
             decided += count;
             different.extend(others);

@@ -4,15 +4,15 @@ mod server;
 
 use serde_json::{Value, json};
 
-use super::frame::{beside_kubelet_undoing, change, state};
+use super::frame::{beside_kubelet_undoing, change};
 use super::manifest::{INSTANCE, emulated_vm, of_kubelet, pod, sleeper};
 use crate::support::*;
 use server::{ask, call, get};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-fn path() -> String {
-    format!("{PODS}/vm")
+fn path(name: &str) -> String {
+    format!("{PODS}/{name}")
 }
 
 /// The pods are deleted however a test ends: no manifest's removal would end it.
@@ -21,56 +21,52 @@ struct Deleted;
 impl Drop for Deleted {
     fn drop(&mut self) {
         for name in ["vm", "other"] {
-            let _ = call("DELETE", &format!("{PODS}/{name}"), &json!(null));
+            let _ = call("DELETE", &path(name), &json!(null));
         }
     }
 }
 
 /// The pod is bound when it is made: no scheduler is needed.
-fn start_vm() -> Pod {
-    let said = || {
-        format!(
-            "; the server says: {:?}",
-            call("GET", "/api/v1/nodes/node", &json!(null))
-        )
-    };
-    wait_until_or("kubelet has registered its node", said, || get("/api/v1/nodes/node"));
-    let mut manifest = emulated_vm("vm", 2);
+fn make(mut manifest: Value) {
     manifest["spec"]["nodeName"] = "node".into();
     manifest["spec"]["automountServiceAccountToken"] = false.into();
     ask("POST", PODS, &manifest);
-    let said = || format!("{}", get(&path()).unwrap_or_default()["status"]);
-    wait_until_or("the VM's container runs", said, || of_kubelet(&get(&path())?, INSTANCE)).running()
 }
 
-/// A condition of the pod.
-fn condition(kind: &str) -> Option<Value> {
-    let conditions = get(&path())?["status"]["conditions"].as_array()?.clone();
-    conditions.into_iter().find(|condition| condition["type"] == kind)
+fn delete(name: &str) {
+    call("DELETE", &path(name), &json!(null)).expect("an answer");
+    wait_until(&format!("{name} is gone"), || get(&path(name)).is_none());
 }
 
-fn delete_vm(pod: &Pod) {
-    call("DELETE", &path(), &json!(null)).expect("an answer");
-    wait_until("the pod is gone", || get(&path()).is_none());
-    pod.wait_released();
+fn start_vm() -> Pod {
+    let node = "/api/v1/nodes/node";
+    let said = || format!("; the server says: {:?}", call("GET", node, &json!(null)));
+    wait_until_or("kubelet has registered its node", said, || get(node));
+    make(emulated_vm("vm", 2));
+    let said = || status().to_string();
+    wait_until_or("the VM's container runs", said, || {
+        of_kubelet(&get(&path("vm"))?, INSTANCE)
+    })
+    .running()
 }
 
 /// The pod's CPUs as its specification has them, and how often that was changed.
 fn asked() -> (Value, Value) {
-    let pod = get(&path()).unwrap_or_default();
+    let pod = get(&path("vm")).unwrap_or_default();
     let requests = &pod["spec"]["containers"][0]["resources"]["requests"];
     (requests["cpu"].clone(), pod["metadata"]["generation"].clone())
 }
 
 fn status() -> Value {
-    get(&path()).unwrap_or_default()["status"].clone()
+    get(&path("vm")).unwrap_or_default()["status"].clone()
 }
 
 /// Waits until kubelet puts the resize off, or refuses it, for this reason.
 fn until_pending(reason: &str, generation: &Value) {
     let conditions = || status()["conditions"].to_string();
     let pending = wait_until_or(&format!("kubelet says {reason}"), conditions, || {
-        let pending = condition("PodResizePending")?;
+        let conditions = status()["conditions"].as_array()?.clone();
+        let pending = conditions.into_iter().find(|one| one["type"] == "PodResizePending")?;
         (pending["observedGeneration"] == *generation).then_some(pending)
     });
     assert_eq!(pending["reason"], reason, "{pending}");
@@ -98,14 +94,14 @@ impl Started {
     fn beside(settings: &Value) -> Self {
         change(settings, &server::flags());
         let vm = start_vm();
-        let (threads, entries) = (assert_isolated(&vm, 2), state()["entries"].clone());
+        let (threads, entries) = (assert_isolated(&vm, 2), kubelet_state()["entries"].clone());
         Self { vm, threads, entries }
     }
 
     fn assert_as_before(&self) {
         reconcile();
         let vm = &self.vm.uid;
-        assert_eq!(state()["entries"][vm], self.entries[vm]);
+        assert_eq!(kubelet_state()["entries"][vm], self.entries[vm]);
         assert_eq!(assert_isolated(&self.vm, 2).vcpus, self.threads.vcpus);
     }
 
@@ -151,23 +147,19 @@ impl Started {
 
     /// More than the node has, and more than are free.
     fn resize_to_too_many(&self) {
-        let mut other = pod("other", &[sleeper("other", "4", "64Mi")]);
-        other["spec"]["nodeName"] = "node".into();
-        other["spec"]["automountServiceAccountToken"] = false.into();
-        ask("POST", PODS, &other);
-        let has_entry = || state()["entries"].as_object().is_some_and(|all| all.len() == 2);
-        wait_until_or("the other pod has its CPUs", || state().to_string(), has_entry);
+        make(pod("other", &[sleeper("other", "4", "64Mi")]));
+        let has_entry = || kubelet_state()["entries"].as_object().is_some_and(|all| all.len() == 2);
+        wait_until_or("the other pod has its CPUs", || kubelet_state().to_string(), has_entry);
         let refused = self.try_to_resize(7).expect_err("the API server refuses");
         assert!(refused.contains("enough allocatable resources"), "{refused}");
         self.assert_as_before();
         self.resize_in_vain(4, "Deferred");
-        let other = format!("{PODS}/other");
-        call("DELETE", &other, &json!(null)).expect("an answer");
-        wait_until("the other pod is gone", || get(&other).is_none());
+        delete("other");
     }
 
     fn end(&self) {
-        delete_vm(&self.vm);
+        delete("vm");
+        self.vm.wait_released();
     }
 }
 
@@ -175,7 +167,7 @@ impl Started {
 #[test]
 fn a_resize_in_place_is_refused_without_the_gate_and_moves_no_cpu_with_it() {
     server::prepare();
-    beside_kubelet_undoing(&json!({}), "", server::stop, || {
+    beside_kubelet_undoing(&json!({}), server::stop, || {
         server::start();
         let _deleted = Deleted;
         let started = Started::beside(&json!({}));

@@ -6,7 +6,7 @@ use super::{CPUS, assert_only_open_in, assert_works_and_is_told, card_and_disk, 
 use crate::real::program;
 use crate::support::*;
 use crate::vfio::devices::{Given, IOMMUFD, Plugins};
-use crate::vfio::guest::{device_words_by, qemu_pid, start_qemu};
+use crate::vfio::guest::{device_words, qemu_pid, start_qemu};
 use crate::vfio::with_plugins;
 
 /// In the order in which they need each other.
@@ -34,7 +34,7 @@ fn load() {
 fn with_iommufd(body: impl FnOnce()) {
     let start = || {
         load();
-        Plugins::start_for_iommufd()
+        Plugins::start(Given::files_of_iommufd)
     };
     with_plugins(start, body);
 }
@@ -47,18 +47,16 @@ fn files(given: &[Given]) -> Vec<String> {
 
 /// The runner's options for them: `iommu`, and each device by its kind.
 fn descriptors(given: &[Given]) -> Vec<String> {
-    let of_devices = given.iter().map(|one| format!("{}={}", one.kind.id(), one.file()));
+    let of_devices = given.iter().map(|one| format!("{}={}", one.kind.id, one.file()));
     let all = [format!("iommu={IOMMUFD}")].into_iter().chain(of_devices);
     all.flat_map(|one| ["--fd".to_owned(), one]).collect()
 }
 
 /// QEMU's words for devices of this iommufd, each named by `what`.
 fn qemu_words(iommufd: &str, given: &[Given], what: impl Fn(&Given) -> String) -> Vec<String> {
-    let devices = given
-        .iter()
-        .map(|one| device_words_by(one, &format!("{},iommufd=iommu", what(one))));
+    let words = |one: &Given| device_words(one, &format!("{},iommufd=iommu", what(one)));
     let object = ["-object".to_owned(), format!("iommufd,id=iommu{iommufd}")];
-    let devices = devices.flat_map(|words| ["-device".to_owned(), words]);
+    let devices = given.iter().flat_map(|one| ["-device".to_owned(), words(one)]);
     object.into_iter().chain(devices).collect()
 }
 
@@ -74,7 +72,7 @@ fn qemu_has_a_card_and_a_disk_by_descriptors_of_the_runner() {
         let given = card_and_disk();
         let helper = ["--helper", "name=other,command=sleep 100000"].map(str::to_owned);
         let runner = [descriptors(&given), helper.to_vec()].concat();
-        let words = qemu_words(",fd={fd:iommu}", &given, |one| format!("fd={{fd:{}}}", one.kind.id()));
+        let words = qemu_words(",fd={fd:iommu}", &given, |one| format!("fd={{fd:{}}}", one.kind.id));
         let pod = start_qemu("by-descriptor", CPUS, &given, "", &runner, &words);
         assert_qemu(&pod, &given);
     });
@@ -94,7 +92,7 @@ fn qemu_has_a_card_and_a_disk_by_path() {
 fn cloud_hypervisor_has_a_card_and_a_disk_by_descriptors_of_the_runner() {
     with_iommufd(|| {
         let given = card_and_disk();
-        let devices = given.iter().map(|one| format!("fd={{fd:{}}}", one.kind.id()));
+        let devices = given.iter().map(|one| format!("fd={{fd:{}}}", one.kind.id));
         let words = ["--platform", "iommufd_fd={fd:iommu},vfio_p2p_dma=off", "--device"].map(str::to_owned);
         let words: Vec<String> = words.into_iter().chain(devices).collect();
         let vm = start_cloud_hypervisor("by-descriptor", &given, &descriptors(&given), &words);

@@ -10,7 +10,7 @@ use stelia_cpus::CpuSet;
 use super::{Vm, Vmm, guest};
 use crate::descriptors::open_devices;
 use crate::support::*;
-use crate::vfio::devices::{Given, Kind};
+use crate::vfio::devices::{CARD, DISK, Given};
 use crate::vfio::guest::{INITRAMFS, MEMORY_MIB, held, make, options, texts, told, wait_working};
 use crate::vfio::interrupts::{until_every_vector, until_on_own_cpus};
 use crate::vfio::{settled_locality, shown_devices};
@@ -19,7 +19,7 @@ use crate::vfio::{settled_locality, shown_devices};
 const CPUS: &str = "2-3";
 
 fn card_and_disk() -> [Given; 2] {
-    [Given::at(Kind::Card, 0), Given::at(Kind::Disk, 0)]
+    [Given::at(CARD, 0), Given::at(DISK, 0)]
 }
 
 /// Cloud Hypervisor by the runner with these options, in a pod that asks its plugins for the devices. `more` gives the guest its devices.
@@ -67,8 +67,8 @@ fn assert_works_and_is_told(pod: &Pod, vmm: u32, given: &[Given], pinned: &str) 
 
 /// The certificate names each device with its node and the resource by which kubelet gave it, and the interrupts of all.
 fn assert_certified(pod: &Pod, given: &[Given]) {
-    let locality = settled_locality(pod);
-    let of_kubelet = given.iter().map(|one| (one.kind.resource().to_owned(), 0, true));
+    let locality = settled_locality(pod, MEMORY_MIB);
+    let of_kubelet = given.iter().map(|one| (one.kind.resource.to_owned(), 0, true));
     let of_vfio = given.iter().map(|one| (one.shown(), 0, true));
     let mut expected: Vec<_> = of_kubelet.chain(of_vfio).collect();
     expected.sort();
@@ -78,7 +78,7 @@ fn assert_certified(pod: &Pod, given: &[Given]) {
         let mut of_device = rows.iter().filter(|row| row["device"]["address"] == *one.address);
         let row = of_device.next().unwrap_or_else(|| panic!("{one:?}: {locality:#}"));
         let named = json!([row["part"], row["nodes"], row["near_ratio"], row["device"]["resource"]]);
-        let expected = json!(["device", {"0": 1}, 1.0, one.kind.resource()]);
+        let expected = json!(["device", {"0": 1}, 1.0, one.kind.resource]);
         assert_eq!(named, expected, "{row:#}");
     }
     let fired = |row: &Value| row["part"] == "interrupts" && row["amount"].as_u64() > Some(0);
