@@ -5,13 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::{Instance, Planned, Step, Tree, Whom, workers};
-use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional, read_cpus};
+use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional};
 use stelia_kernel::clock::now_us;
 use stelia_kernel::{System, workqueue};
 use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::PodUid;
-use stelia_model::record::Phase;
-use stelia_settings::Partition;
 
 use super::outside_units::{OWN, TAKEN, outside, saved_attribute, set_on_slice, taken};
 use super::pass::Numbers;
@@ -56,7 +54,11 @@ pub(super) fn apply(
     let mut systemds = Vec::new();
     for Planned { whom, step } in steps {
         let instance = whom.pod().and_then(|pod| instances.get_mut(pod));
-        if lacking.contains(&whom) && needs_list_above(&*system.cgroups, instance.as_deref(), &step) {
+        if lacking.contains(&whom)
+            && instance
+                .as_deref()
+                .is_some_and(|instance| instance.needs_list_above(&step))
+        {
             continue;
         }
         let outcome = outcomes.entry(whom.clone()).or_insert_with(|| StepOutcome {
@@ -99,28 +101,6 @@ pub(super) fn apply(
         }
     }
     (outcomes, systemds)
-}
-
-/// Whether a step is to come only after the list above has all of the instance's CPUs. A valid partition takes none that come into the lists above
-/// it later, until its own list is written otherwise and back (kernel: `update_cpumasks_hier`): so these go from above to below, and no partition
-/// is made that would have a part of them.
-fn needs_list_above(cgroups: &dyn Cgroups, instance: Option<&Instance>, step: &Step) -> bool {
-    match step {
-        Step::Write(cgroup, File::CpusExclusive, list) => {
-            let now = read_cpus(cgroups, cgroup, File::CpusExclusive).unwrap_or_default();
-            !list.is_empty() && !list.parse::<CpuSet>().is_ok_and(|list| list.is_subset(&now))
-        }
-        Step::Write(_, File::Partition, kind) => {
-            let isolated = instance.filter(|instance| instance.record.phase == Phase::Isolated);
-            let now = isolated
-                .and_then(Instance::vcpu)
-                .map(|vcpu| Partition::parse(&vcpu.partition));
-            let is_valid = |now: Option<Partition>| now.is_some_and(Partition::is_partition);
-            kind != Partition::Member.name() && now.is_some_and(|now| !is_valid(now))
-        }
-        Step::Extend(..) => true,
-        _ => false,
-    }
 }
 
 fn count(outcome: &mut StepOutcome, step: &Step) {

@@ -221,6 +221,21 @@ mod tests {
     }
 
     #[test]
+    fn a_rest_ends_early_once_for_the_same_cpus_of_float() {
+        let (mut table, one, now) = (RetryTable::default(), 1, Instant::now());
+        let cpus = |list: &str| list.parse::<CpuSet>().unwrap();
+        for (float, ends) in [("0-1", true), ("0-1", false), ("0", true), ("0", false)] {
+            table.tried(&one, 1, vec!["no".into()], now);
+            table.wake_for(&one, cpus(float));
+            assert_eq!(table.rests(&one), !ends, "{float}");
+        }
+        table.rested(now + Duration::from_secs(60));
+        table.tried(&one, 1, vec!["no".into()], now);
+        table.wake_for(&one, cpus("0"));
+        assert!(!table.rests(&one));
+    }
+
+    #[test]
     fn progress_is_continued_at_once_but_not_for_ever() {
         let (mut table, one) = (RetryTable::default(), 1);
         let now = Instant::now();

@@ -60,7 +60,7 @@ pub struct Snapshot {
     pub abandoned: Vec<CgroupPath>,
     /// The cgroup that all pods are in, for instances in place.
     pub kubepods: Option<Level>,
-    /// The pods' cgroups on which CPUs that were added for instances in place are left, which ended.
+    /// The pods' cgroups whose lists still have CPUs that were added for instances in place which ended.
     pub with_ours_left: BTreeSet<CgroupPath>,
     /// Containers of which attributes are left on their pod's cgroup: a daemon died while it wrote or removed the record, or the
     /// container ended.

@@ -163,10 +163,9 @@ impl Picture {
         let container = container.map(|before| before.tree.outer().clone());
         self.snapshot.half_registered.extend(container);
         let level = before.as_ref().and_then(|before| before.pod_level.as_ref());
-        let claimed = level.filter(|level| !level.ours.is_empty());
-        self.snapshot
-            .with_ours_left
-            .extend(claimed.map(|level| level.path.clone()));
+        let ours_left = level.filter(|level| !level.ours.is_empty());
+        let ours_left = ours_left.map(|level| level.path.clone());
+        self.snapshot.with_ours_left.extend(ours_left);
         self.changed(policies, before.as_ref(), pod, dirty);
         self.snapshot.siblings.remove(pod);
         self.snapshot.unsettled.remove(pod);

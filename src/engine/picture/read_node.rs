@@ -149,8 +149,7 @@ impl Picture {
         }
         self.snapshot.topology = read_cgroups::topology(system)?;
         self.offline = Topology::offline(&system.sys);
-        // If the list changed while the topology was read, the topology may not match it. That change has an event: the look that follows it
-        // reads both again.
+        // If the list changed while the topology was read, the topology may not match it, so the next look at it reads both again.
         let now = Topology::online_text(&system.sys).map_err(|cause| read_cgroups::topology_error(system, cause))?;
         self.online = if now == online { online } else { Vec::new() };
         Ok(true)

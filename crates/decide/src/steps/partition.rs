@@ -2,6 +2,7 @@
 
 use stelia_cpus::CpuSet;
 use stelia_kernel::cgroup::{CgroupPath, File};
+use stelia_model::record::Phase;
 use stelia_settings::Partition;
 
 use super::{Step, set_exclusive};
@@ -28,6 +29,33 @@ pub(crate) fn extend_above(snapshot: &Snapshot, instance: &Instance) -> Option<S
         return None;
     }
     Some(Step::Extend(above.path(snapshot)?, want.clone()))
+}
+
+impl Instance {
+    /// Whether a step of this instance is to come only after the list above has all of its CPUs. A valid partition takes none that come into the
+    /// lists above it later, until its own list is written otherwise and back (kernel: `update_cpumasks_hier`): so these go from above to below, and
+    /// no partition is made that would have a part of them.
+    pub fn needs_list_above(&self, step: &Step) -> bool {
+        match step {
+            Step::Extend(..) => true,
+            Step::Write(path, File::CpusExclusive, list) => {
+                let (nothing, no_leaf) = (InstanceCgroup::default(), ThreadedCgroup::default());
+                let (inner, vcpu) = (self.inner.as_ref().unwrap_or(&nothing), self.vcpu().unwrap_or(&no_leaf));
+                let lists = exclusive_lists(self, inner, vcpu);
+                let now = lists.into_iter().find(|(of, _)| *of == path).map(|(_, now)| now);
+                let has_all = |list: CpuSet| now.is_some_and(|now| list.is_subset(now));
+                !list.is_empty() && !list.parse().is_ok_and(has_all)
+            }
+            Step::Write(_, File::Partition, kind) => {
+                let is_valid =
+                    |vcpu: &ThreadedCgroup| Partition::parse(&vcpu.partition).is_some_and(Partition::is_partition);
+                let has_lost_it =
+                    self.record.phase == Phase::Isolated && self.vcpu().is_some_and(|vcpu| !is_valid(vcpu));
+                has_lost_it && kind != Partition::Member.name()
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Lists that grow, before the partition is made: the outer levels first.

@@ -44,7 +44,7 @@ impl Wait {
 
 /// The wait of each assessed instance that cannot go on now.
 pub fn waits(snapshot: &Snapshot, facts: &Derived, assessed: &BTreeMap<PodUid, Assessment>) -> BTreeMap<PodUid, Wait> {
-    // What all share is not looked at for nobody.
+    // Without an instance to plan for, what all share need not be compared.
     if assessed.is_empty() {
         return BTreeMap::new();
     }

@@ -131,12 +131,14 @@ impl Selected {
         let fits = |one: &VmPattern, pod: &Pod| selection.has_namespace(pod) && pod.fits(one, &all);
         let (mut missing, mut released) = (Vec::new(), Vec::new());
         for one in &selection.patterns {
-            let gone: Vec<_> = former.iter().filter(|(pod, _)| fits(one, pod)).collect();
-            match gone.is_empty() {
-                _ if all.iter().any(|pod| fits(one, pod)) => {}
-                true => missing.push(none_on(&described, one.as_str())),
-                false if is_glob(one.as_str()) => {}
-                false => released.extend(gone.into_iter().cloned()),
+            if all.iter().any(|pod| fits(one, pod)) {
+                continue;
+            }
+            let mut gone = former.iter().filter(|(pod, _)| fits(one, pod)).cloned().peekable();
+            if gone.peek().is_none() {
+                missing.push(none_on(&described, one.as_str()));
+            } else if !is_glob(one.as_str()) {
+                released.extend(gone);
             }
         }
         let mut selected = Self::all(described);
