@@ -22,11 +22,15 @@ fn recorded(vmm: Vmm, moment: Moment) -> Option<Vec<Process>> {
     Some(processes)
 }
 
-/// A pod whose container runs such a VMM, with 2 vCPUs, and whose guest runs.
+/// The command of such a VMM with 2 vCPUs.
+pub fn command(vmm: Vmm) -> [&'static str; 7] {
+    [TEST_VMM, "--like", vmm.name(), "--vcpus", "2", "--memory", MEMORY]
+}
+
+/// A pod whose guest runs.
 fn start(vmm: Vmm) -> Pod {
-    let command = [TEST_VMM, "--like", vmm.name(), "--vcpus", "2", "--memory", MEMORY];
     let options = [Accel::Kvm.device(), &["--cpus", "2"]].concat();
-    Pod::start(&format!("like-{}", vmm.name()), &options, &command).running()
+    Pod::start(&format!("like-{}", vmm.name()), &options, &command(vmm)).running()
 }
 
 /// Wait until the processes and threads are those that the real VMM had at this moment.
@@ -57,8 +61,7 @@ fn assert_runs(pod: &Pod) {
 
 #[test]
 fn threads_and_processes_are_as_recorded_of_the_vmm_that_is_looked_like() {
-    needs_kvm();
-    on_node(|| {
+    on_kvm_node(|| {
         for vmm in Vmm::ALL {
             let pod = start(vmm);
             // Once all have the names that they give themselves.

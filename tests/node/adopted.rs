@@ -2,7 +2,7 @@
 
 use test_vmm::recording::Vmm;
 
-use crate::adopt_vmm::TEST_VMM;
+use crate::adopt_vmm::command;
 use crate::support::*;
 
 const NOT_ADOPTED: &str = "c84e6a1f92d74b0bb35d7e08f1a6429c";
@@ -11,17 +11,10 @@ fn options(env: &[&'static str]) -> Vec<&'static str> {
     [Accel::Kvm.device(), &["--cpus", "2", "--runtime", "runc"], env].concat()
 }
 
-/// A pod whose container begins with the VMM itself.
-fn bare(vmm: Vmm) -> Pod {
-    let command = [TEST_VMM, "--like", vmm.name(), "--vcpus", "2", "--memory", "/tmp/guest"];
-    Pod::start(&format!("bare-{}", vmm.name()), &options(&[]), &command)
-}
-
-/// One whose container begins with another process, as a launcher is.
+/// A pod whose container begins with another process, as a launcher is.
 fn launched(vmm: Vmm, env: &[&'static str]) -> Pod {
-    let name = vmm.name();
-    let command = format!("{TEST_VMM} --like {name} --vcpus 2 --memory /tmp/guest & wait; sleep 1000");
-    Pod::start(&format!("vm-{name}"), &options(env), &["sh", "-c", &command])
+    let script = format!("{} & wait; sleep 1000", command(vmm).join(" "));
+    Pod::start(&format!("vm-{}", vmm.name()), &options(env), &["sh", "-c", &script])
 }
 
 fn kill_vmm(pod: &Pod, vmm: Vmm) {
@@ -35,7 +28,7 @@ fn kill_vmm(pod: &Pod, vmm: Vmm) {
 fn vms_of_every_vmm_are_adopted_when_they_start_and_given_back_when_they_end() {
     // No audit comes by: the kernel's uevents tell the daemon, in its sandbox, of each VM.
     let rules = Vmm::ALL.map(|vmm| format!("[[adopt]]\nuse = \"{}\"\n", vmm.name()));
-    adopting(&format!("{NO_AUDIT}{}", rules.concat()), || {
+    configured_on_kvm(&format!("{NO_AUDIT}{}", rules.concat()), || {
         for vmm in Vmm::ALL {
             let pod = launched(vmm, &[]);
             until_adopted(&pod, |thread| vmm.is_vcpu(&thread.name));
@@ -60,9 +53,9 @@ fn vms_of_every_vmm_are_adopted_when_they_start_and_given_back_when_they_end() {
 fn what_cannot_or_may_not_be_adopted_is_left_alone_and_said_once() {
     let [cloud_hypervisor, firecracker, crosvm] = Vmm::ALL;
     let rules = "[[adopt]]\nuse = \"cloud-hypervisor\"\n[[adopt]]\nuse = \"crosvm\"\n[[adopt]]\nuse = \"firecracker\"\npods = [\"other-*\"]\n";
-    adopting(rules, || {
+    configured_on_kvm(rules, || {
         // Its first process is the VMM: only in place can it be adopted.
-        let own = bare(cloud_hypervisor);
+        let own = Pod::start("bare", &options(&[]), &command(cloud_hypervisor));
         let refuses = launched(crosvm, &["--env", "STELIA_ADOPT=no"]);
         let ruleless = launched(firecracker, &[]);
         let reason_of = |pod: &Pod| {
@@ -75,6 +68,7 @@ fn what_cannot_or_may_not_be_adopted_is_left_alone_and_said_once() {
             let (reason, text) = reason_of(&own);
             assert_eq!(reason, "NoAnchor", "{text}");
             assert!(text.contains("does not cope with threaded cgroups"), "{text}");
+            assert_says(&run("steliactl list --unmanaged"), &["NoAnchor"]);
         }
         assert_eq!(reason_of(&refuses).0, "ContainerRefuses");
         reconcile();

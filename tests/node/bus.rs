@@ -7,14 +7,6 @@ use std::time::Duration;
 use crate::crash::{isolate, quiet_vm};
 use crate::support::*;
 
-/// The process that has the daemon's name on the bus.
-fn owner() -> String {
-    let bus = ["org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus"];
-    let question = ["GetConnectionUnixProcessID", "s", "io.stelia.Isolation1"];
-    let answer = run(&[&["busctl", "call"], &bus[..], &question].concat());
-    answer.trim_start_matches("u ").to_owned()
-}
-
 #[test]
 fn a_bus_that_is_restarted_brings_the_daemon_back_and_no_vm_notices() {
     on_node(|| {
@@ -26,7 +18,11 @@ fn a_bus_that_is_restarted_brings_the_daemon_back_and_no_vm_notices() {
         wait_new_daemon(&daemon);
         pod.wait_state("isolated");
         assert_eq!(assert_isolated(&pod, 2), before);
-        assert_eq!(owner(), daemon_pid());
+        let bus = "org.freedesktop.DBus /org/freedesktop/DBus org.freedesktop.DBus";
+        let owner = run(&format!(
+            "busctl call {bus} GetConnectionUnixProcessID s io.stelia.Isolation1"
+        ));
+        assert_eq!(owner, format!("u {}", daemon_pid()));
         let later = Pod::vm("later", 2);
         assert_isolated(&later, 2);
         // What floats follows the shared pool, which the newcomer made smaller.

@@ -2,8 +2,7 @@
 
 use crate::support::*;
 
-/// A container of this runtime from its start to `steliactl release`. containerd is restarted, and more lists of CPUs are tried, with runc alone:
-/// containerd finds containers of both runtimes alike.
+/// A container from its start to `steliactl release`. With runc alone containerd is restarted, too, and more lists of CPUs are tried.
 fn has_its_cpus_through_restarts(runtime: &str) {
     let pod = database(runtime, runtime, &[]);
     until_partition(&pod, "after its start");
@@ -55,8 +54,7 @@ fn an_ordinary_container_of_crun_has_its_cpus_for_itself_through_restarts() {
     configured(DATABASES, || has_its_cpus_through_restarts("crun"));
 }
 
-/// A second container of the pod with a CPU of its own, one on the shared CPUs, the entry of an init container whose CPU is used again,
-/// and a container that is restarted.
+/// A container with a CPU of its own, one on the shared CPUs, and the entry of an init container whose CPU is used again.
 #[test]
 fn other_containers_of_the_pod_run_beside_the_partition() {
     let rule = format!("{DATABASES}containers = [\"instance\"]\n");

@@ -19,11 +19,8 @@ impl Variables {
     }
 
     fn put(&self, text: &str) -> String {
-        let mut text = text.to_owned();
-        for (name, value) in &self.0 {
-            text = text.replace(&format!("${name}"), value);
-        }
-        text
+        let put = |text: String, (name, value): &(&str, String)| text.replace(&format!("${name}"), value);
+        self.0.iter().fold(text.to_owned(), put)
     }
 
     /// What the line printed, to both outputs; it must end well.

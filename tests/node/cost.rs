@@ -19,7 +19,7 @@ use stelia_kubelet::CpuManagerState;
 use self::bare::{Bare, SystemdProxy, limits_of};
 use self::trace::Trace;
 use crate::quiet::quiet;
-use crate::scale::{floats_have, last_shared, room, two_states};
+use crate::scale::{floats_have, room, two_states};
 use crate::support::*;
 
 /// VmRSS of the daemon on a node without VMs, KiB.
@@ -74,8 +74,7 @@ fn audit_twice(bus: &Bus) {
     });
 }
 
-/// What audits that change nothing cost, in system calls: one of an instance with the look for its path, and two of the node, which open so many
-/// files.
+/// System calls of audits that change nothing: one of an instance with the look for its path, and two of the node, with the files that they open.
 struct Audits {
     instance: usize,
     node: usize,
@@ -206,8 +205,16 @@ fn an_audit_of_a_container_costs_less_than_that_of_a_vm() {
 
 /// The writes and moves that the daemon told of this pod's last registration and attach.
 fn told(pod: &Pod) -> usize {
-    let counts = pod.told_counts("registered").chain(pod.told_counts("isolated"));
-    counts.sum::<u32>() as usize
+    let told = journal(&["-u", "steliad", "-g", &pod.uid]);
+    let count = |word: &str| -> usize {
+        let line = told.lines().rfind(|line| line.starts_with(word));
+        let line = line.unwrap_or_else(|| panic!("no {word:?}: {told}"));
+        println!("  {line}");
+        let (_, counts) = line.rsplit_once(": ").expect("counts");
+        let counts = counts.split(|c: char| !c.is_ascii_digit());
+        counts.filter_map(|number| number.parse::<usize>().ok()).sum()
+    };
+    count("registered") + count("isolated")
 }
 
 #[test]
@@ -226,8 +233,7 @@ fn a_start_changes_what_a_bare_program_changes_and_takes_not_much_longer() {
         bus.register(&sleeper.pod, sleeper.anchor);
         let limits = bus.block_on(limits_of(&bus, &systemd, &sleeper.pod));
         let limits = limits.expect("its limits");
-        let scope = format!("stelia-instance-{}.scope", sleeper.pod.uid);
-        assert_ne!(property("DeviceAllow", &scope), "");
+        assert_ne!(property("DeviceAllow", &sleeper.pod.unit()), "");
         bus.deregister(&sleeper.pod);
         let (mut ours, mut bares, mut changes) = (Vec::new(), Vec::new(), 0);
         for _ in 0..ROUNDS {
@@ -271,8 +277,7 @@ fn follow(sleepers: &[Sleeper], states: &[Vec<u8>; 2], cpu: u32) -> Duration {
     median(took)
 }
 
-/// Reads kubelet's file whenever it is replaced and writes what it comes to, known beforehand by its default set. When the test
-/// has given up it does so as well, later.
+/// Whenever kubelet's file is replaced it reads it and writes the floats' lists, which are known beforehand by the default set.
 fn bare_follower(wanted: &BTreeMap<String, Vec<(PathBuf, String)>>, ready: mpsc::Sender<()>, times: usize) {
     let mut inotify = Inotify::init().expect("inotify");
     let folder = "/var/lib/kubelet";
@@ -308,7 +313,7 @@ fn on_many_cpus_floats_follow_kubelet_not_much_later_than_a_bare_program_writes_
         assert!(number >= 7, "this is for a larger node (node run --cpus 16)");
         let sleepers = (0..number).map(|n| Sleeper::isolated(&bus, &format!("sleeper-{n}")));
         let sleepers: Vec<Sleeper> = sleepers.collect();
-        let cpu = last_shared();
+        let cpu = last_of(&pool());
         let states = two_states(&cpu.to_string());
         // What each state comes to, by the daemon.
         let mut wanted = BTreeMap::new();

@@ -11,20 +11,15 @@ fn another(below: u32) -> u32 {
     now.subsec_micros() % below
 }
 
-/// Up to `below` milliseconds, another each time; printed, so that a failure can be told.
-fn pause(below: u32) {
-    let pause = another(below);
-    println!("  kill after {pause} ms");
-    sleep(Duration::from_millis(u64::from(pause)));
-}
-
 #[test]
 fn a_running_vm_does_not_notice_that_the_daemon_is_killed() {
     on_node(|| {
         let pod = Pod::vm("untouched", 2);
         let before = assert_isolated(&pod, 2);
         for _ in 0..10 {
-            pause(1500);
+            let pause = another(1500);
+            println!("  kill after {pause} ms");
+            sleep(Duration::from_millis(u64::from(pause)));
             kill_daemon();
             assert_eq!(pod.threads(), before);
             pod.wait_state("isolated");
@@ -81,8 +76,7 @@ fn steps() -> impl Iterator<Item = u32> {
     (first..).step_by(every as usize)
 }
 
-/// A VM that asks for nothing by itself: one container serves all steps, and root does on the system bus what its runner
-/// would do on the socket.
+/// A VM without a runner: root does on the system bus what its runner would do on the socket.
 pub fn quiet_vm(name: &str) -> Pod {
     let accel = Accel::of_node();
     let qemu = accel.qemu().join(" ");

@@ -1,45 +1,27 @@
 //! A node whose OCI runtime is crun, as CRI-O's are: the container's processes are in a cgroup of its scope.
 
-use std::path::PathBuf;
-
 use crate::limits::{assert_devices_are_closed, in_float, vm_with_shell};
 use crate::support::*;
-
-/// The container's scope, which systemd knows.
-fn unit(pod: &Pod) -> (PathBuf, String) {
-    let origin = pod.origin();
-    assert_eq!(origin.file_name().and_then(|name| name.to_str()), Some("container"));
-    let scope = origin.parent().expect("a scope");
-    let name = scope.file_name().and_then(|name| name.to_str()).expect("its name");
-    (scope.to_owned(), name.to_owned())
-}
 
 #[test]
 fn a_container_of_crun_is_isolated_bound_and_given_back() {
     on_node(|| {
         let options = ["--runtime", "crun", "--memory", "400M", "--container-pids", "90"];
         let pod = vm_with_shell("crun", &options, "-m 64");
-        let (scope, name) = unit(&pod);
+        assert!(pod.origin().ends_with("container"));
         assert_isolated(&pod, 2);
 
         // The container's limits hold where it was moved to; its weight is the scope's.
         assert_eq!(pod.scope_file("pids.max"), "90");
         assert_eq!(pod.scope_file("memory.max"), (400u64 << 20).to_string());
-        assert_eq!(pod.scope_file("cpu.weight"), read(scope.join("cpu.weight")));
+        assert_eq!(pod.scope_file("cpu.weight"), read(own(&pod).join("cpu.weight")));
 
-        // systemd was told nothing of devices: a program of crun's own keeps them closed where it put the processes. What
-        // was moved may open no more.
-        let policies =
-            [&name, &format!("stelia-instance-{}.scope", pod.uid)].map(|unit| property("DevicePolicy", unit));
-        assert_eq!(policies[1], "strict");
+        // crun keeps devices closed by a program of its own, of which systemd knows nothing; what was moved may open no more.
+        assert_eq!(property("DevicePolicy", &pod.unit()), "strict");
         assert_devices_are_closed(&pod);
 
         // A resize in place arrives, and re-pins.
-        run(&format!(
-            "kubelet-standin pod resize {} --memory 500M --cpuset 4-5",
-            pod.name
-        ));
-        let pod = pod.now();
+        let pod = pod.resize("--memory", "500M").resize("--cpuset", "4-5");
         reconcile();
         assert_eq!(pod.scope_file("memory.max"), (500u64 << 20).to_string());
         wait_until("isolated on 4-5", || is_isolated(&pod, 2));

@@ -42,7 +42,6 @@ fn connect(family: &str, address: &str) -> String {
     run(&["python3", "-c", CONNECT, family, address]).trim().to_owned()
 }
 
-/// The guest's kernel answers through the tap.
 pub fn assert_network_answers() {
     let seen = || format!(": {}", connect("AF_INET", GUEST));
     wait_until_or("the guest answers over the tap", seen, || {

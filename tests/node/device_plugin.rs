@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::first_vm;
 use crate::support::device_plugin::{
-    FOLDER, ONE, PATH_UNIT, RESOURCE, Resource, UNIT, given, show, socket, wait_healthy,
+    FOLDER, ONE, PATH_UNIT, RESOURCE, Resource, UNIT, assert_mounted, given, show, socket, wait_healthy,
 };
 use crate::support::*;
 
@@ -24,14 +24,6 @@ fn start_vm(name: &str) -> Pod {
     let runner = words("/usr/bin/stelia-runner run --qmp /run/qmp --");
     let command = [&runner[..], &Accel::Kvm.qemu(), &["-smp", "2"]].concat();
     Pod::start(name, &[&["--cpus", "2", "--no-socket"], &ONE[..]].concat(), &command).running()
-}
-
-/// Why kubelet rejects a pod that asks for a VM.
-fn rejection(name: &str) -> String {
-    let start = ["kubelet-standin", "pod", "start", name, "--cpus", "2"];
-    let out = output(&[&start[..], &ONE].concat());
-    assert!(!out.status.success(), "{name} was admitted");
-    utf8(&out.stderr)
 }
 
 /// How long it takes is printed. The bound of 5 s is a relation between constants of the plugin, which a slow node does not change.
@@ -81,13 +73,7 @@ fn a_pod_that_asks_for_the_resource_has_what_its_vm_needs_and_nothing_else_of_th
             &status(pod.pid),
             &[uids, "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"],
         );
-        let mounts = read(format!("/proc/{}/mountinfo", pod.pid));
-        for path in ["/run/stelia/runner", "/usr/bin/stelia-runner"] {
-            let of_path = mounts.lines().find(|line| line.split(' ').nth(4) == Some(path));
-            let line = of_path.unwrap_or_else(|| panic!("{path} is not mounted:\n{mounts}"));
-            let options = line.split(' ').nth(5).expect("options");
-            assert!(options.split(',').any(|option| option == "ro"), "{line}");
-        }
+        assert_mounted(&pod);
         let environment = read(format!("/proc/{}/environ", pod.pid));
         let mut variables = environment.split('\0');
         let is_told = variables.any(|one| one == "STELIA_RUNNER=/usr/bin/stelia-runner");
@@ -150,8 +136,11 @@ fn kubelet_the_daemon_and_the_plugin_come_and_go_and_a_running_vm_stays_as_it_is
         stopped_but_for(None);
         let gone = wait_unhealthy("no device is healthy without the daemon");
         assert_eq!(gone.unhealthy, offered.healthy);
-        let rejected = rejection("unlucky");
-        assert_says(&rejected, &["UnexpectedAdmissionError", RESOURCE]);
+        let start = words("kubelet-standin pod start unlucky --cpus 2");
+        let rejected = output(&[&start[..], &ONE].concat());
+        for part in ["UnexpectedAdmissionError", RESOURCE] {
+            assert_fails(&rejected, part);
+        }
         assert_eq!(activity("steliad.service"), "inactive");
         untouched("without the daemon");
         start_all();
@@ -180,16 +169,15 @@ fn kubelet_the_daemon_and_the_plugin_come_and_go_and_a_running_vm_stays_as_it_is
     });
 }
 
-/// Streams that nobody reads, for as long as this is held.
-fn unread(connections: u32, streams: u32) -> Killed {
-    let words = [connections, streams].map(|number| number.to_string());
+/// 20 connections of 40 streams that nobody reads, for as long as this is held.
+fn unread() -> Killed {
     let mut command = Command::new(DEVICES);
-    command.arg("call").arg(socket()).arg("streams").args(words);
-    let quiet = command
+    command.arg("call").arg(socket()).args(["streams", "20", "40"]);
+    command
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    Killed(quiet.spawn().expect(DEVICES))
+    Killed(command.spawn().expect(DEVICES))
 }
 
 #[test]
@@ -233,7 +221,7 @@ fn clients_that_are_not_kubelet_neither_grow_the_plugin_nor_keep_kubelet_from_it
                 _ => Ok(()),
             };
         }
-        let held = [unread(20, 40), unread(20, 40)];
+        let held = [unread(), unread()];
         sleep(Duration::from_secs(3));
 
         // kubelet's own stream lives, it gets devices, and it hears of the daemon.

@@ -2,7 +2,6 @@
 
 use crate::support::*;
 
-/// `MESSAGE_ID` of the journal entries that tell of it.
 const DRIFT: &str = "MESSAGE_ID=8e5be1c0b4a84b3f9d2a6f0c7d1e4a52";
 
 fn told() -> usize {
@@ -67,7 +66,6 @@ pub fn online_file(cpu: u32) -> String {
     format!("/sys/devices/system/cpu/cpu{cpu}/online")
 }
 
-/// Take every CPU online again.
 pub fn all_online() {
     let present = cpus(&read("/sys/devices/system/cpu/present"));
     // The first one cannot be taken offline and has no such file.

@@ -1,21 +1,13 @@
 //! The two entry points: who gets in, and what those who do not belong can do to those who do.
 
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use stelia_api::client::Dict;
 
 use crate::attack::{ATTACKS, over};
 use crate::ledger::wait_booked;
 use crate::support::*;
-
-/// Attacks from inside a pod's container, one after the other.
-fn attack(pod: &Pod, names: &[&str]) -> Child {
-    let mut command = pod.exec_command();
-    command.args(process_words("attack", &format!("STELIA_ATTACK={}", names.join(","))));
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().expect("kubelet-standin")
-}
 
 #[test]
 fn a_pod_that_attacks_the_socket_disturbs_nobody_else() {
@@ -32,7 +24,10 @@ fn a_pod_that_attacks_the_socket_disturbs_nobody_else() {
         let (peak, open) = (kib(&pid, "VmHWM"), descriptors(&pid));
         for name in ATTACKS {
             let _ = fs::remove_file(over());
-            let attacking = attack(&attacker, &[name]);
+            let mut command = attacker.exec_command();
+            command.args(process_words("attack", &format!("STELIA_ATTACK={name}")));
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            let attacking = command.spawn().expect("kubelet-standin");
             // Meanwhile somebody else comes, runs, and goes.
             let other = Pod::vm("neighbour", 2);
             assert_isolated(&other, 2);
@@ -126,7 +121,6 @@ fn the_sandbox_is_as_tight_as_it_is_said_to_be() {
     });
 }
 
-/// `busctl` as a user without any privilege.
 fn as_nobody(arguments: &[&str]) -> (bool, String) {
     let call = words("runuser -u nobody -- busctl call io.stelia.Isolation1 /io/stelia/Isolation1");
     let out = output(&[&call[..], arguments].concat());

@@ -23,8 +23,7 @@ use crate::support::*;
 const START_INTERVAL: Duration = Duration::from_secs(10);
 /// How often a start is measured at a time.
 const STARTS: usize = 3;
-/// How many times as long as an undisturbed start a disturbed one may take. The bar of docs/performance.md is lower: one run's
-/// noise on an emulated node is large.
+/// A disturbed start in relation to an undisturbed one. The bar of docs/performance.md is lower: emulated nodes are noisy.
 const MAX_RATIO: f64 = 3.0;
 /// No disturber goes on for longer, whatever becomes of the test.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -57,17 +56,6 @@ impl Task {
         Self { child, lines }
     }
 
-    fn in_pod(pod: &Pod, what: &str) -> Self {
-        Self::start(pod.exec_command(), what)
-    }
-
-    /// As a user without any privilege.
-    fn as_nobody(what: &str) -> Self {
-        let mut command = Command::new("runuser");
-        command.args(["-u", "nobody", "--"]);
-        Self::start(command, what)
-    }
-
     /// Its next line with this word; what follows the word.
     fn wait_for(&mut self, word: &str) -> String {
         let mut said = Vec::new();
@@ -82,7 +70,6 @@ impl Task {
         panic!("never said {word}:\n{}", said.join("\n"));
     }
 
-    /// Wait until it has ended, well.
     fn end(mut self) {
         let rest: Vec<String> = self.lines.map_while(Result::ok).collect();
         let status = self.child.wait().expect("its end");
@@ -106,7 +93,7 @@ impl Victims {
             let (pod, started) = self.0.pop_front().expect("a VM");
             sleep(START_INTERVAL.saturating_sub(started.elapsed()));
             let started = Instant::now();
-            let mut task = Task::in_pod(&pod, "start");
+            let mut task = Task::start(pod.exec_command(), "start");
             took.push(task.wait_for("TOOK").parse().expect("a time"));
             task.end();
             self.0.push_back((pod, started));
@@ -115,8 +102,7 @@ impl Victims {
     }
 }
 
-/// kubelet gives CPUs to another pod and takes them back: float follows both. No audit comes by meanwhile, so that it is the
-/// event that is seen.
+/// kubelet gives CPUs to another pod and takes them back: float follows both by the event, because no audit runs.
 fn assert_events_are_seen(victim: &Pod) {
     let file = victim.float().join("cpuset.cpus");
     let before = read(&file);
@@ -136,8 +122,7 @@ fn make_float_immovable(pod: &Pod) {
     let inside = ["nsenter", "--mount", "--target", &daemon];
     run(&[&inside[..], &["mount", "--bind", float, float]].concat());
     run(&[&inside[..], &["mount", "-o", "remount,bind,ro", float]].concat());
-    let first = pod.float_cpus().iter().next();
-    let first = first.expect("a shared CPU").to_string();
+    let first = first_of(&pod.float_cpus()).to_string();
     fs::write(pod.float().join("cpuset.cpus"), first).expect("float's CPUs");
 }
 
@@ -149,8 +134,7 @@ fn ticks() -> u64 {
     times.map(|ticks| ticks.parse::<u64>().expect("ticks")).sum()
 }
 
-/// What disturbs. Chains of forks and of threads slow an emulated node down, so they also run in a container that is no instance; these
-/// ratios are printed and have no limit.
+/// Chains of forks and of threads slow an emulated node down anyway: `elsewhere` they run in a container that is no instance, without a limit.
 const DISTURBERS: [&str; 10] = [
     "deregister",
     "register",
@@ -179,10 +163,13 @@ fn nobody_makes_another_vms_start_long() {
         victims.starts(2);
         let mut before = victims.starts(STARTS);
         let mut beside = |what: &str| {
-            let mut disturber = match what {
-                "describe" => Task::as_nobody(what),
-                _ => Task::in_pod(&attacker, what),
-            };
+            let mut command = attacker.exec_command();
+            if what == "describe" {
+                // As a user without any privilege.
+                command = Command::new("runuser");
+                command.args(["-u", "nobody", "--"]);
+            }
+            let mut disturber = Task::start(command, what);
             disturber.wait_for("BUSY");
             if what == "fails" {
                 make_float_immovable(&attacker);
@@ -254,7 +241,6 @@ fn find(word: &str) -> Option<u32> {
     all_pids().into_iter().find(|pid| line(pid).contains(word))
 }
 
-/// This container's own instance.
 async fn register_own(connection: &Connection, anchor: &OwnedFd) -> zbus::Result<OwnedObjectPath> {
     register(connection, "", "", options(Some(anchor), "")).await
 }
@@ -318,51 +304,44 @@ async fn disturb(what: &str) {
         python.expect("python3")
     };
     let fd = pidfd(anchor.0.id());
-    let said = {
-        let connection = runner_socket().await;
-        let mut first = matches!(what, "forks-in-origin" | "forks-elsewhere").then(forks);
-        let mut path = None;
-        if matches!(what, "audit" | "fails" | "forks-in-float" | "threads-in-vcpu") {
-            path = Some(register_own(&connection, &fd).await.expect("registered"));
-        }
-        if what == "forks-in-float" {
-            first = Some(forks());
-        }
-        if what == "threads-elsewhere" {
+    let connection = runner_socket().await;
+    let mut first = matches!(what, "forks-in-origin" | "forks-elsewhere").then(forks);
+    let mut path = None;
+    if matches!(what, "audit" | "fails" | "forks-in-float" | "threads-in-vcpu") {
+        path = Some(register_own(&connection, &fd).await.expect("registered"));
+    }
+    if what == "forks-in-float" {
+        first = Some(forks());
+    }
+    if what == "threads-elsewhere" {
+        thread_chain(started);
+    }
+    if what == "threads-in-vcpu" {
+        let (sender, tid) = mpsc::channel();
+        let (go, told) = mpsc::channel::<()>();
+        spawn(move || {
+            sender.send(gettid().as_raw_nonzero().get()).expect("the test");
+            let _ = told.recv();
             thread_chain(started);
-        }
-        if what == "threads-in-vcpu" {
-            let (sender, tid) = mpsc::channel();
-            let (go, told) = mpsc::channel::<()>();
-            spawn(move || {
-                sender.send(gettid().as_raw_nonzero().get()).expect("the test");
-                let _ = told.recv();
-                thread_chain(started);
-                while !is_over(started) {
-                    sleep(Duration::from_millis(50));
-                }
-            });
-            let (tid, path) = (tid.recv().expect("a thread id"), path.as_ref().expect("its instance"));
-            let attached = attach(&connection, path, std::process::id(), &[tid]).await;
-            attached.expect("attached");
-            go.send(()).expect("the vCPU");
-        }
-        println!("BUSY");
-        // Where no instance is concerned it asks as often, and is refused.
-        let calls = if what.ends_with("elsewhere") {
-            "deregister"
-        } else {
-            what
-        };
-        let said = call_all_the_time(calls, &fd, path.as_ref(), started).await;
-        // The pod's calls are at their limit, so this one may fail.
-        let _ = manager(&connection).await.deregister("", Dict::new()).await;
-        if let Some(mut first) = first {
-            let _ = first.wait();
-        }
-        said
-    };
-    drop(anchor);
+            while !is_over(started) {
+                sleep(Duration::from_millis(50));
+            }
+        });
+        let (tid, path) = (tid.recv().expect("a thread id"), path.as_ref().expect("its instance"));
+        let attached = attach(&connection, path, std::process::id(), &[tid]).await;
+        attached.expect("attached");
+        go.send(()).expect("the vCPU");
+    }
+    println!("BUSY");
+    // Where no instance is concerned it asks as often, and is refused.
+    let is_elsewhere = what.ends_with("elsewhere");
+    let calls = if is_elsewhere { "deregister" } else { what };
+    let said = call_all_the_time(calls, &fd, path.as_ref(), started).await;
+    // The pod's calls are at their limit, so this one may fail.
+    let _ = manager(&connection).await.deregister("", Dict::new()).await;
+    if let Some(mut first) = first {
+        let _ = first.wait();
+    }
     println!("DISTURBED {said} in {} ms", started.elapsed().as_millis());
 }
 

@@ -46,15 +46,6 @@ impl Lie<'_> {
     }
 }
 
-fn attacker() -> Pod {
-    Pod::start(
-        "attacker",
-        &["--cpus", "2", "--cgroup-writable"],
-        &["sleep", "infinity"],
-    )
-}
-
-/// Where a process is and may run.
 fn place(task: u32) -> (String, String) {
     (read(format!("/proc/{task}/cgroup")), allowed(task).to_string())
 }
@@ -78,7 +69,8 @@ fn assert_victim_is_maintained(victim: &Pod) {
 fn a_container_that_writes_its_own_cgroup_gains_nothing() {
     on_node(|| {
         let victim = Pod::vm("victim", 2);
-        let attacker = attacker();
+        let options = ["--cpus", "2", "--cgroup-writable"];
+        let attacker = Pod::start("attacker", &options, &["sleep", "infinity"]);
         let own = attacker.cpus.clone().expect("CPUs of its own");
         let within = |command: &str| attacker.try_exec(&["sh", "-c", command]);
         // It sees its own cgroup at most, and that one it may write.

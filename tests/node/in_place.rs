@@ -2,18 +2,6 @@
 
 use crate::support::*;
 
-/// With `tree = "in-place"`.
-fn in_place(body: impl FnOnce()) {
-    configured("tree = \"in-place\"\n", body);
-}
-
-/// The lists of kubepods, the pod and the container.
-fn lists(pod: &Pod) -> Vec<String> {
-    let mut lists = lists_above(&pod.origin());
-    lists.reverse();
-    lists
-}
-
 /// The container is an ordinary one, and nothing of its instance is above it.
 fn assert_given_back(pod: &Pod) {
     assert_eq!(pod.state(), None);
@@ -22,12 +10,12 @@ fn assert_given_back(pod: &Pod) {
     for child in ["housekeeping", "vcpu"] {
         assert!(!pod.origin().join(child).exists(), "{child}");
     }
-    assert!(lists(pod).iter().all(String::is_empty), "{:?}", lists(pod));
+    assert_eq!(lists_above(&pod.origin()), ["", "", ""]);
 }
 
 #[test]
 fn a_vm_of_runc_is_in_place_where_runc_copes_and_else_has_a_scope_with_the_reason_in_the_journal() {
-    in_place(|| {
+    configured("tree = \"in-place\"\n", || {
         let pod = Pod::start_vm("refused", 2, &["--runtime", "runc"]).running();
         // runc 1.1.15 does not, 1.3.6 does.
         assert_eq!(pod.is_in_place(), is_sid());
@@ -53,7 +41,7 @@ mod here {
 
     #[test]
     fn a_vm_is_isolated_in_its_container_through_restarts_of_everything_and_given_back() {
-        in_place(|| {
+        configured("tree = \"in-place\"\n", || {
             let (pod, other) = (vm("placed"), vm("beside"));
             for vm in [&pod, &other] {
                 assert!(vm.is_in_place() && !vm.scope().exists());
@@ -90,7 +78,9 @@ mod here {
 
             // Ended by itself it leaves nothing above, and the other one is as it was.
             other.kill();
-            wait_until("its CPUs are given back", || lists(&pod) == ["6-7", "6-7", "6-7"]);
+            wait_until("its CPUs are given back", || {
+                lists_above(&pod.origin()) == ["6-7", "6-7", "6-7"]
+            });
             pod.deregister();
             wait_until("given back", || pod.file("cgroup.subtree_control").is_empty());
             assert_given_back(&pod);

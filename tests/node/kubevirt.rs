@@ -43,17 +43,13 @@ impl Vm {
     }
 
     /// What KubeVirt's conversion plans from the pod's CPUs: one for each vCPU, and for the emulator where it has one of its own.
-    fn plan(self, pod: &CpuSet) -> Result<(Vec<u32>, Option<u32>), String> {
+    fn plan(self, pod: &CpuSet) -> (Vec<u32>, Option<u32>) {
         let mut free = pod.iter();
         let pins: Vec<u32> = free.by_ref().take(self.vcpus).collect();
         let emulator = free.next().filter(|_| self.isolate);
-        let missing = self.cpus() - pins.len() - usize::from(emulator.is_some());
-        let error = || format!("not enough exclusive threads provided, could not fit {missing} core(s)");
-        if missing == 0 {
-            Ok((pins, emulator))
-        } else {
-            Err(error())
-        }
+        let found = pins.len() + usize::from(emulator.is_some());
+        assert_eq!(found, self.cpus(), "not enough exclusive threads provided: {pod}");
+        (pins, emulator)
     }
 }
 
@@ -61,10 +57,8 @@ impl Vm {
 struct Web {
     vm: Vm,
     pod: Pod,
-    /// QEMU.
     vmm: u32,
     vcpus: Vec<Thread>,
-    /// The CPUs of the vCPUs.
     pinned: Vec<u32>,
     /// The one that `isolateEmulatorThread` costs.
     emulator: CpuSet,
@@ -76,15 +70,12 @@ impl Web {
         let pod = vm.launched();
         let (vmm, vcpus) = wait_until("the vCPU threads", || {
             let mut all = container_of(pod.pid).into_iter();
-            let is_vcpu = |thread: &Thread| thread.name.starts_with("CPU ");
-            let (vmm, threads) = all.find(|(_, threads)| threads.iter().any(is_vcpu))?;
-            let vcpus: Vec<Thread> = threads.into_iter().filter(is_vcpu).collect();
+            let (vmm, threads) = all.find(|(_, threads)| threads.iter().any(is_qemus_vcpu))?;
+            let vcpus: Vec<Thread> = threads.into_iter().filter(is_qemus_vcpu).collect();
             (vcpus.len() == vm.vcpus).then_some((vmm, vcpus))
         });
-        let exclusive = pod.exclusive();
-        let mut own = exclusive.iter();
-        let pinned: Vec<u32> = own.by_ref().take(vm.vcpus).collect();
-        let emulator = own.collect();
+        let (pinned, emulator) = vm.plan(&pod.exclusive());
+        let emulator = emulator.into_iter().collect();
         for (vcpu, cpu) in vcpus.iter().zip(&pinned) {
             pin(vcpu.tid, [*cpu]).expect("pinned");
         }
@@ -98,13 +89,11 @@ impl Web {
         }
     }
 
-    /// What virt-launcher does at every sync, and when the number of CPUs changes: it reads the pod's CPUs, plans from them, and
-    /// pins anew. Nothing of it may fail, and what is planned stays the same.
+    /// At every sync virt-launcher reads the pod's CPUs, plans from them, and pins anew: nothing may fail, and the plan stays the same.
     fn synced_by_launcher(&self, when: &str) {
         let effective = self.pod.file("cpuset.cpus.effective");
         assert_eq!(cpus(&effective), self.pod.exclusive(), "{when}");
-        let planned = self.vm.plan(&cpus(&effective));
-        let (pins, emulator) = planned.unwrap_or_else(|error| panic!("{when}: {error}"));
+        let (pins, emulator) = self.vm.plan(&cpus(&effective));
         assert_eq!(pins, self.pinned, "{when}");
         for (vcpu, cpu) in self.vcpus.iter().zip(pins) {
             let pinned = pin(vcpu.tid, [cpu]);
@@ -173,8 +162,7 @@ impl Web {
 
 #[test]
 fn virt_launcher_reads_the_same_cpus_and_pins_as_it_wants_before_and_after_adoption() {
-    needs_kvm();
-    on_node(|| {
+    on_kvm_node(|| {
         // The second has more vCPUs than the node has CPUs beside it.
         for vcpus in [2, 5] {
             let web = Web::start(Vm { vcpus, isolate: false });
@@ -201,9 +189,8 @@ fn virt_launcher_reads_the_same_cpus_and_pins_as_it_wants_before_and_after_adopt
 
 #[test]
 fn with_isolate_emulator_thread_virt_handlers_cgroup_is_a_part_of_the_partition() {
-    needs_kvm();
     // The rule is there before the guest, which KubeVirt creates paused and resumes when it has looked at it again.
-    configured(RULE, || {
+    configured_on_kvm(RULE, || {
         let web = Web::start(Vm {
             vcpus: 2,
             isolate: true,

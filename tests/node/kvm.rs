@@ -1,6 +1,5 @@
 //! Under KVM: a guest that is a system of its own finds its siblings and NUMA nodes on the host's.
 
-use crate::support::linux_guest::{host_cpu, system, topology};
 use crate::support::*;
 
 /// Guest siblings sit on host siblings, the guest's NUMA nodes on NUMA nodes of the host's.
@@ -26,8 +25,7 @@ fn assert_placed_like_the_guest(pod: &Pod) {
 
 #[test]
 fn a_guest_that_is_a_system_finds_its_siblings_and_nodes_on_the_hosts() {
-    needs_kvm();
-    on_node(|| {
+    on_kvm_node(|| {
         // A core of each NUMA node.
         let (options, runner) = (["--cpuset", "2-5"], ["--qmp", "/run/qmp"]);
         let pod = Pod::start_qemu(Accel::Kvm, "system", &options, &runner, &system()).running();

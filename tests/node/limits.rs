@@ -23,7 +23,6 @@ pub fn vm_with_shell(name: &str, options: &[&str], qemu: &str) -> Pod {
     Pod::start(name, &options, &["sh", "-c", &script]).running()
 }
 
-/// Run a script in float; its output.
 pub fn in_float(pod: &Pod, script: &str) -> String {
     begin_in_float(pod, script);
     wait_until("the script's end", || {
@@ -161,16 +160,8 @@ fn huge_pages_stay_within_the_limit_and_on_the_pods_numa_nodes() {
         let (more, less) = (reserve(40), reserve(24));
         assert_says(&more, &["Cannot allocate memory"]);
         assert_says(&less, &["reserved"]);
-        let nodes = |pod: &Pod| -> Vec<u64> {
-            let text = pod.scope_file("hugetlb.2MB.numa_stat");
-            let total = field(&text, "total=");
-            let parts = total
-                .split_whitespace()
-                .skip(1)
-                .map(|part| part.split_once('=').expect("N="));
-            parts.map(|(_, bytes)| bytes.parse().expect("bytes")).collect()
-        };
-        assert_eq!(nodes(&pod), [64 << 20, 0]);
+        let by_node = field(&pod.scope_file("hugetlb.2MB.numa_stat"), "total=");
+        assert_eq!(by_node, format!("{0} N0={0} N1=0", mib(64)));
         assert_eq!(pod.file("hugetlb.2MB.current"), mib(4));
         let free = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages";
         assert_eq!(read(free), "64", "pages of the other node are in use");
@@ -233,7 +224,7 @@ fn what_the_runtime_wrote_of_memory_and_devices_is_on_the_scope_and_follows_at_o
             let both = (protected("memory.min"), protected("memory.low"));
             both == (mib(16), mib(32))
         });
-        let unit = pod.scope().file_name().expect("a name").to_string_lossy().into_owned();
+        let unit = pod.unit();
         let policy = property("OOMPolicy", &unit);
         assert!(["", "continue"].contains(&policy.trim()), "{policy}");
         // The kernel has exclusive CPUs to itself: no quota.

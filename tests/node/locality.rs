@@ -3,7 +3,6 @@
 use crate::support::*;
 use crate::vfio::{held_and_remote, locality, settled_locality, shown_devices};
 
-/// Huge pages of 2 MiB of NUMA node 0.
 const PAGES: &str = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
 
 /// A VM on these CPUs whose memory QEMU takes at once, with this backend.

@@ -99,8 +99,7 @@ pub fn until_limited(pod: &Pod, mib: u64) {
 
 #[test]
 fn a_guest_with_virtio_mem_grows_and_shrinks_with_its_containers_limit() {
-    needs_kvm();
-    on_node(|| {
+    on_kvm_node(|| {
         let machine = "-m 256M,maxmem=1G -object memory-backend-ram,id=more,size=512M \
                        -device virtio-mem-pci,id=vm0,memdev=more,requested-size=0";
         let (pod, small) = start("plugs", 600, machine, "");
@@ -123,8 +122,7 @@ fn a_guest_with_virtio_mem_grows_and_shrinks_with_its_containers_limit() {
 
 #[test]
 fn a_balloon_makes_a_vm_fit_into_a_smaller_limit() {
-    needs_kvm();
-    on_node(|| {
+    on_kvm_node(|| {
         let (pod, large) = start("balloon", 640, "-m 512 -device virtio-balloon-pci", "fill=200");
         let (held, new) = (current(&pod), 320);
         assert!(held > new, "{}", seen(&pod));

@@ -7,7 +7,6 @@ use crate::support::*;
 /// Where node-exporter's textfile collector looks.
 const FOLDER: &str = "/var/lib/prometheus/node-exporter";
 
-/// The values of a metric's series of this pod.
 fn values(text: &str, name: &str, pod: &str) -> Vec<f64> {
     let start = format!("{name}{{pod_uid=\"{pod}\"");
     let lines = text.lines().filter(|line| line.starts_with(&start));

@@ -32,7 +32,6 @@ impl Movers {
         Self { shells, cgroup }
     }
 
-    /// How often they moved so far.
     fn moves(&self) -> u64 {
         let count = |number: usize| -> Option<u64> { read_if_there(format!("/run/movers-{number}")).parse().ok() };
         (0..self.shells.len()).filter_map(count).sum()

@@ -15,9 +15,6 @@ const LOOP: &str = "while :; do :; done";
 /// Busy loops that end with this value.
 struct Noise(Vec<Child>);
 
-/// How long eight VMs are watched.
-const LONG: Duration = Duration::from_secs(60);
-
 impl Noise {
     /// Two busy loops a CPU in system.slice, and two exec'd into the VM's own container.
     fn start(pod: &Pod) -> Self {
@@ -53,9 +50,9 @@ fn under_noise_nobody_else_is_switched_in_on_exclusive_cpus() {
         let exclusive = pod.exclusive();
         let noise = Noise::start(&pod);
         sleep(Duration::from_secs(2));
-        let before: u64 = threads.vcpus.iter().map(|vcpu| run_time(vcpu.tid)).sum();
+        let before = threads.ran();
         record(&exclusive, Duration::from_secs(5));
-        let after: u64 = threads.vcpus.iter().map(|vcpu| run_time(vcpu.tid)).sum();
+        let after = threads.ran();
         let loud: u64 = number(&property("CPUUsageNSec", "noise"));
         drop(noise);
         let seen = recorded(&exclusive);
@@ -75,19 +72,18 @@ fn under_noise_nobody_else_is_switched_in_on_exclusive_cpus() {
 /// Jumps to itself.
 const BUSY: [u8; 2] = [0xeb, 0xfe];
 
-/// In a boot of its own, with 16 CPUs (`run.sh`): seven VMs of one vCPU that is never idle, and one of four whose guest is a system that
-/// works and sleeps.
+/// On a node with 16 CPUs: seven VMs of one vCPU that is never idle, and one of four whose guest works and sleeps.
 #[test]
 fn of_eight_vms_under_a_minute_of_noise_none_sees_anybody_on_its_cpus() {
     on_node(|| {
         assert_eq!(online().len(), 16, "this is for a larger node (node run --cpus 16)");
-        let system = start_on(Accel::of_node(), "system", "4", &[], &linux_guest::system());
+        let system = start_on(Accel::of_node(), "system", "4", &[], &system());
         let busy = ["-smp", "1", "-drive", &boot_sector("busy.img", &BUSY)];
         let start = |n: u32| start_on(Accel::of_node(), &format!("small-{n}"), "1", &[], &busy);
         let small: Vec<Pod> = (1..8).map(start).collect();
         small.iter().for_each(Pod::wait_running);
         system.wait_running();
-        linux_guest::topology(&system);
+        topology(&system);
         let said = alive(&system);
         let pods: Vec<&Pod> = small.iter().chain([&system]).collect();
         let vcpus: Vec<Vec<Thread>> = pods.iter().map(|pod| pod.threads().vcpus).collect();
@@ -103,7 +99,7 @@ fn of_eight_vms_under_a_minute_of_noise_none_sees_anybody_on_its_cpus() {
         let noise = Noise::start(&system);
         let ran = || -> Vec<u64> { vcpus.concat().iter().map(|vcpu| run_time(vcpu.tid)).collect() };
         let before = ran();
-        record(&exclusive, LONG);
+        record(&exclusive, Duration::from_secs(60));
         let after = ran();
         let loud: u64 = number(&property("CPUUsageNSec", "noise"));
         drop(noise);
@@ -121,14 +117,8 @@ fn of_eight_vms_under_a_minute_of_noise_none_sees_anybody_on_its_cpus() {
         }
         let seen = recorded(&exclusive);
         let foreign = strange_to_vcpus(&seen, &vcpus.concat());
+        println!("  {} switch-ins on {exclusive}", times(&seen));
         for (pod, vcpus) in pods.iter().zip(&vcpus) {
-            let own = pod.exclusive();
-            let times = |of: &Switches| -> u32 {
-                let here = of.iter().filter(|((cpu, ..), _)| own.contains(*cpu));
-                here.map(|(_, times)| times).sum()
-            };
-            let (times, strange) = (times(&seen), times(&foreign));
-            println!("  {} on {own}: {times} switch-ins, {strange} foreign", pod.name);
             assert_eq!(pod.threads().vcpus, *vcpus);
         }
         assert!(foreign.is_empty(), "{foreign:?}");

@@ -1,9 +1,8 @@
 //! Runners that others wrote: those of `docs/write-a-runner.md`.
 
 use rstest::rstest;
-use stelia_api::instance_path;
-use stelia_kubelet::PodUid;
 
+use crate::ledger::object;
 use crate::support::*;
 
 /// jeepney comes with the job.
@@ -11,16 +10,12 @@ const PYTHON: [&str; 4] = ["env", "PYTHONPATH=/job/python", "/usr/bin/python3", 
 const GO: [&str; 1] = ["/job/runner-go"];
 
 /// The property VCPUs: (vCPU, thread, CPU).
-fn vcpus(pod: &Pod) -> Vec<(u64, u64, u64)> {
-    let path = instance_path(&PodUid::parse(&pod.uid).expect("a UID"));
-    let get = ["busctl", "--json=short", "get-property", "io.stelia.Isolation1", &path];
-    let answer = json(&run(&[&get[..], &["io.stelia.Isolation1.Instance", "VCPUs"]].concat()));
-    let rows = answer["data"].as_array().expect("an array").iter();
-    rows.map(|row| {
-        let number = |place: usize| row[place].as_u64().expect("a number");
-        (number(0), number(1), number(2))
-    })
-    .collect()
+fn vcpus(pod: &Pod) -> Vec<(u32, u32, u32)> {
+    let get = words("busctl --json=short get-property io.stelia.Isolation1");
+    let path = object(&pod.uid);
+    let property = [&path, "io.stelia.Isolation1.Instance", "VCPUs"];
+    let answer = json(&run(&[&get[..], &property].concat()));
+    parse(&answer["data"].to_string())
 }
 
 #[rstest]
@@ -39,7 +34,7 @@ fn a_documented_runner_isolates_its_vm(#[case] name: &str, #[case] program: &[&s
         assert_eq!(named.len(), 2, "{named:?}");
         for (_, tid, cpu) in named {
             let mut vcpus = threads.vcpus.iter();
-            let thread = vcpus.find(|thread| u64::from(thread.tid) == tid);
+            let thread = vcpus.find(|thread| thread.tid == tid);
             let thread = thread.unwrap_or_else(|| panic!("{tid} is no vCPU: {threads:#?}"));
             thread.assert_in(&pod.vcpu(), &cpus(&cpu.to_string()));
         }

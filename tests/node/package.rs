@@ -33,11 +33,9 @@ fn installed() -> String {
     run(&["dpkg-query", "-W", "-f", "${Version}", "steliad"])
 }
 
-/// What must be the same after an upgrade: since when the slice and the VMs' scopes are active, and which directory and socket
-/// the pods have mounted.
-pub fn kept(pods: &[&Pod]) -> Vec<String> {
-    let scopes = pods.iter().map(|pod| format!("stelia-instance-{}.scope", pod.uid));
-    let units = ["stelia.slice".to_owned(), "steliad-runner.socket".to_owned()];
+/// Since when the slice and the VMs' scopes are active, and the directory and the socket that the pods have mounted.
+fn kept(pods: &[&Pod]) -> Vec<String> {
+    let units = ["stelia.slice", "steliad-runner.socket"].map(str::to_owned);
     let since = |unit: String| {
         let since = property("ActiveEnterTimestampMonotonic", &unit);
         assert_ne!(since, "0", "{unit} is not active");
@@ -45,7 +43,8 @@ pub fn kept(pods: &[&Pod]) -> Vec<String> {
     };
     let inode = |path: &str| format!("{path} {}", fs::metadata(path).expect(path).ino());
     let files = ["/run/stelia/runner", "/run/stelia/runner/socket"].map(inode);
-    units.into_iter().chain(scopes).map(since).chain(files).collect()
+    let units = units.into_iter().chain(pods.iter().map(|pod| pod.unit()));
+    units.map(since).chain(files).collect()
 }
 
 #[test]

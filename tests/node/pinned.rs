@@ -43,8 +43,7 @@ pub fn contained_from_start_to_end() {
     assert_eq!(threads.vcpus.len(), 2);
     assert_eq!(effective("system.slice"), cpus(&list("system.slice")));
     // A shell exec'd into the container starts on its CPUs; the audit moves it.
-    let sleeper = pod.exec_command().args(["sleep", "60"]).spawn();
-    let mut sleeper = sleeper.expect("kubelet-standin");
+    pod.exec_sleeper();
     wait_until("the exec'd process floats", || {
         reconcile();
         let sleeping = pod.threads().others.into_iter().find(|thread| thread.name == "sleep")?;
@@ -59,7 +58,6 @@ pub fn contained_from_start_to_end() {
     pod.wait_state("pinned");
     assert_eq!(assert_contained(&pod).vcpus, threads.vcpus);
     pod.delete(1);
-    let _ = sleeper.wait();
     wait_until("scope gone", || scopes().is_empty());
     wait_until("every CPU is everybody's again", || {
         UNITS.iter().all(|unit| is_everybodys(unit))
@@ -71,20 +69,4 @@ pub fn contained_from_start_to_end() {
 #[test]
 fn by_configuration_an_instance_is_contained() {
     configured("partition = \"member\"\n", contained_from_start_to_end);
-}
-
-#[test]
-fn a_root_partition_keeps_others_out_too() {
-    configured("partition = \"root\"\nplacement = \"full-pcpus\"\n", || {
-        let pod = Pod::vm("rooted", 2);
-        unconfigure();
-        assert_eq!(pod.partition(), "root");
-        pod.assert_is("isolated");
-        let effective = effective("system.slice");
-        assert!(effective.is_disjoint(&pod.exclusive()), "{effective}");
-        // A setting counts for new instances; this one stays as it was made.
-        let other = Pod::vm("isolated", 2);
-        assert_isolated(&other, 2);
-        assert_eq!(pod.partition(), "root");
-    });
 }

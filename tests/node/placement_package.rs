@@ -68,7 +68,6 @@ fn filter(pod: &Value, node: &str) -> Result<(), String> {
     }
 }
 
-/// A metric's line with this beginning.
 fn metric(name: &str) -> Option<u64> {
     let text = apiserver::text(EXTENDER, "GET", "/metrics", "")?;
     let line = text.lines().find(|line| line.starts_with(name))?;

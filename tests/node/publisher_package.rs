@@ -10,7 +10,6 @@ use stelia_koordinator::report::compact;
 use crate::support::apiserver::{TOPOLOGIES, get, order};
 use crate::support::*;
 
-/// How often objects of this resource were written.
 fn written(resource: &str) -> u64 {
     let told = get("/control").expect("counts");
     let counts = told["counts"].as_array().expect("counts").iter();
@@ -37,7 +36,6 @@ fn condition(pod: &Pod) -> Option<Value> {
     conditions.find(|one| one["type"] == "stelia.io/isolated").cloned()
 }
 
-/// Whether an event with this reason was posted of a pod.
 fn is_posted(pod: &Pod, reason: &str) -> bool {
     let told = get("/apis/events.k8s.io/v1/namespaces/default/events").expect("events");
     let mut all = told["items"].as_array().expect("items").iter();
@@ -92,16 +90,10 @@ fn a_vm_and_its_end_are_in_the_api_server_and_an_outage_costs_one_write() {
 
         // A VM: in the object when its CPUs are its own, with its condition and its event.
         let start = |(name, uid): (&str, &str)| Pod::start_vm(name, 2, &["--uid", uid]);
-        let pod = start(first);
-        let assigned = |told: &Value| told["pods"].as_array().is_some_and(|pods| !pods.is_empty());
-        wait_until("the VM is registered", || {
-            let text = fs::read_to_string("/run/stelia/publish/node.json").ok()?;
-            assigned(&serde_json::from_str(&text).ok()?).then_some(())
-        });
+        let pod = start(first).running();
         wait_until("the object has its CPUs", || {
             object().filter(|object| pods(object) == 1)
         });
-        pod.wait_running();
         let threads = assert_isolated(&pod, 2);
         let isolated = |status: &'static str| move |condition: &Value| condition["status"] == status;
         let seen = || format!("{:?}", condition(&pod));
@@ -110,8 +102,7 @@ fn a_vm_and_its_end_are_in_the_api_server_and_an_outage_costs_one_write() {
         });
         wait_until("its event is posted", || is_posted(&pod, "Isolated"));
 
-        // The daemon restarted: nothing changed, so nothing is written. What the VM's start changed last may be written 2 s after what
-        // it changed first.
+        // The daemon restarts and nothing changes, so nothing is written. What the VM's start changed is written within 2 s.
         let before = wait_until("all that the VM changed is written", || {
             let now = written("noderesourcetopologies");
             sleep(Duration::from_secs(3));

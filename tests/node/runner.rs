@@ -31,8 +31,7 @@ fn helpers_float_and_end_with_their_vm_and_a_probe_runs_on_shared_cpus() {
 
 #[test]
 fn a_guest_that_is_shut_down_while_its_vmm_stays_is_not_ready_until_it_boots_again() {
-    needs_kvm();
-    on_node(|| {
+    on_kvm_node(|| {
         let script =
             format!("{TEST_VMM} --like cloud-hypervisor --vcpus 2 & exec stelia-runner attach --state-dir /run");
         let options = [Accel::Kvm.device(), &["--cpus", "2"]].concat();

@@ -21,11 +21,6 @@ pub fn two_states(cpus: &str) -> [Vec<u8>; 2] {
     [now, then]
 }
 
-/// The last CPU of the shared pool, and that floats are expected not to have it any more.
-pub fn last_shared() -> u32 {
-    last_of(&pool())
-}
-
 /// How many sleepers this node carries: two CPUs and the one that another pod is to get stay shared.
 pub fn room() -> usize {
     online().len() - 3
@@ -102,7 +97,7 @@ fn of_many_all_floats_follow_kubelet_while_systemd_stands_still() {
         let sleepers = many(&bus);
         let late = Sleeper::start("late", &ONE_CPU);
         let (own_bus, pod, anchor) = (Bus::open(), late.pod.clone(), late.anchor);
-        let cpu = last_shared();
+        let cpu = last_of(&pool());
         let [now, then] = two_states(&cpu.to_string());
         wait_until("floats as before", || floats_have(&sleepers, cpu, true));
         let (daemon, restarted) = (daemon_pid(), restarts());

@@ -70,8 +70,7 @@ fn a_user_namespace_of_containerds_own_is_isolated_like_any_other() {
         let map = read(format!("/proc/{}/uid_map", pod.pid));
         assert_eq!(words(&map), ["0", &FIRST.to_string(), "65536"]);
         let threads = assert_isolated(&pod, 2);
-        let policy = property("DevicePolicy", &format!("stelia-instance-{UID}.scope"));
-        assert_eq!(policy, "strict");
+        assert_eq!(property("DevicePolicy", &pod.unit()), "strict");
         assert_eq!(pod.scope_file("memory.max"), "419430400");
         run("steliactl verify");
         run(&["steliactl", "release", UID]);
@@ -79,8 +78,7 @@ fn a_user_namespace_of_containerds_own_is_isolated_like_any_other() {
     });
 }
 
-/// What a monitor of the pod says to all that the runner asks: the vCPUs' indices, the I/O threads, whether a vCPU could be
-/// plugged, and the run state.
+/// What a monitor answers the runner: the vCPUs' indices, the I/O threads, whether a vCPU could be plugged, and the run state.
 fn asked(pod: &Pod) -> (Vec<u32>, Vec<String>, bool, String) {
     let socket = pod.inside("/run/other");
     let answers = async {

@@ -15,7 +15,15 @@ use crate::support::*;
 
 /// Run a test body while steliad chooses the CPUs.
 fn on_allocator(settings: &str, body: impl FnOnce()) {
-    let undo = || drop(run("kubelet-standin init"));
+    on_allocator_undoing(|| (), settings, body);
+}
+
+/// The same, with something more to undo.
+fn on_allocator_undoing(undo: impl FnOnce(), settings: &str, body: impl FnOnce()) {
+    let undo = || {
+        undo();
+        run("kubelet-standin init");
+    };
     on_node_undoing(undo, || {
         configure(&format!("cpu-source = \"steliad\"\n{settings}\n"));
         run("kubelet-standin init --policy none");
@@ -32,10 +40,6 @@ impl Sleeper {
         let answer = path
             .and_then(|path| bus.block_on(async { instance_at(&bus.connection, &path).await.exclusive_cpus().await }));
         cpus(&answer.unwrap_or_else(|error| panic!("{words}: {error}")))
-    }
-
-    fn give_back(&self) {
-        self.pod.deregister();
     }
 
     fn wait_float(&self, expected: &CpuSet) {
@@ -62,7 +66,7 @@ fn given(pod: Pod) -> Pod {
 }
 
 /// The pod with the CPUs that it has now.
-fn moved(pod: Pod) -> Pod {
+pub fn moved(pod: Pod) -> Pod {
     let cpus = pod.described()["exclusive"].as_str().map(str::to_owned);
     Pod { cpus, ..pod }
 }
@@ -74,18 +78,15 @@ fn steliactl(command: &[&str], arguments: &[&str]) -> Value {
     printed
 }
 
-/// How an instance got what it has.
 fn allocation(pod: &Pod) -> Value {
     pod.described()["allocation"].clone()
 }
 
-/// One of the pools.
 fn pool_of(name: &str) -> CpuSet {
     let pools = describe()["node"]["pools"].clone();
     cpus(pools[name].as_str().unwrap_or_else(|| panic!("{name}: {pools}")))
 }
 
-/// All CPUs but these.
 fn all_but(others: &[&CpuSet]) -> CpuSet {
     let all = cpus("0-7");
     others.iter().fold(all, |rest, others| rest.difference(others))

@@ -1,53 +1,42 @@
 //! Rebind: running VMs move to better CPUs.
 
-use serde_json::Value;
-use stelia_cpus::CpuSet;
+use std::fs;
 
-use super::{moved, nodes, on_allocator, steliactl, vm};
+use serde_json::{Value, json};
+
+use super::{moved, nodes, on_allocator, on_allocator_undoing, shape, steliactl, vm};
+use crate::support::apiserver::{SERVER, get};
 use crate::support::*;
 
 const CORES: &[&str] = &["--cpu-bind-policy", "FullPCPUs"];
 /// CPU 0 is nobody's: three CPUs of one NUMA node and four of the other can be had.
 const SETTINGS: &str = "reserved-cpus = \"0\"\ncpu-bind-policy = \"FullPCPUs\"\nrebind-interval-s = 0";
 
-/// Pods whose CPUs leave one free on either NUMA node.
-fn fillers() -> [Sleeper; 2] {
+/// A VM with a CPU of each NUMA node: it came while others had all but one of either.
+fn fragmented() -> Pod {
     let fillers = ["small", "large"].map(|name| Sleeper::start(name, &[]));
-    fill(&fillers);
-    fillers
-}
-
-fn fill(fillers: &[Sleeper; 2]) {
     fillers[0].get("cpus=2");
     fillers[1].get("cpus=3");
-}
-
-fn assert_fragmented(own: &CpuSet) {
-    assert_eq!((own.len(), nodes(own).len()), (2, 2), "{own}");
+    let machine = vm("machine", 2, &[], CORES);
+    assert_eq!(shape(&machine.exclusive()), (2, 2, 2));
+    fillers.iter().for_each(|filler| filler.pod.deregister());
+    machine
 }
 
 fn rebind(arguments: &[&str]) -> Value {
     steliactl(&["rebalance"], arguments)
 }
 
-/// How long its vCPU threads ran, ns.
-fn ran(pod: &Pod) -> u64 {
-    pod.threads().vcpus.iter().map(|vcpu| run_time(vcpu.tid)).sum()
-}
-
 fn wait_running_on(pod: &Pod) {
-    let before = ran(pod);
-    wait_until(&format!("{} runs on", pod.name), || ran(pod) > before);
+    let before = pod.threads().ran();
+    wait_until(&format!("{} runs on", pod.name), || pod.threads().ran() > before);
     assert_eq!(probe(pod, "readiness"), (true, "isolated".into()));
 }
 
 #[test]
 fn a_running_vm_moves_to_one_numa_node_and_no_guest_stops() {
     on_allocator(SETTINGS, || {
-        let fillers = fillers();
-        let machine = vm("machine", 2, &[], CORES);
-        assert_fragmented(&machine.exclusive());
-        fillers.iter().for_each(Sleeper::give_back);
+        let machine = fragmented();
         let still = vm("still", 2, &[], CORES);
         let before = (assert_isolated(&machine, 2), assert_isolated(&still, 2));
         let (ids, still_ids) = (machine.threads().identities(), still.threads().identities());
@@ -87,5 +76,78 @@ fn a_running_vm_moves_to_one_numa_node_and_no_guest_stops() {
         machine.wait_state("isolated");
         assert_eq!(cpus(machine.described()["exclusive"].as_str().expect("a CPU list")), to);
         assert_isolated(&machine, 2);
+    });
+}
+
+const RULE: &str = "/etc/polkit-1/rules.d/50-stelia-rebind.rules";
+const REBINDS: &str = "/apis/isolation.stelia.io/v1alpha1/rebindresources";
+const DROP_INS: &str = "/etc/systemd/system/stelia-publish.service.d";
+
+/// The first block of this kind in the section of the page.
+fn documented(kind: &str) -> String {
+    let page = fs::read_to_string("/usr/share/doc/steliad/cluster/publish.md").expect("the page");
+    let section = page.split_once("## RebindResources").expect("a section").1;
+    let block = section
+        .split_once(&format!("```{kind}\n"))
+        .and_then(|(_, rest)| rest.split_once("```"));
+    block.expect("a block").0.to_owned()
+}
+
+/// The object's status, once it is so.
+fn until(what: &str, is: impl Fn(&Value) -> bool) -> Value {
+    let status = || Some(get(&format!("{REBINDS}/move"))?["status"].clone());
+    let seen = || format!("{:?}\n{}", status(), journal("-u stelia-publish"));
+    wait_until_or(what, seen, || {
+        status().filter(|status| status.is_object() && is(status))
+    })
+}
+
+#[test]
+fn a_rebind_resource_moves_a_running_vm_where_polkit_lets_the_publisher_ask() {
+    let undo = || {
+        output("dpkg --purge stelia-publish");
+        let _ = fs::remove_file(RULE);
+        let _ = fs::remove_dir_all(DROP_INS);
+        run("systemctl daemon-reload");
+        output("systemctl stop polkit.service");
+        apiserver::stop();
+    };
+    on_allocator_undoing(undo, &format!("publish = \"stelia\"\n{SETTINGS}"), || {
+        let machine = fragmented();
+        let identities = machine.threads().identities();
+
+        apiserver::start();
+        run("dpkg -i /job/stelia-publish.deb");
+        apiserver::configure_package("stelia-publish");
+        let node = run("hostname");
+        let environment = format!("STELIA_START_SPREAD=0\nSTELIA_NODE_NAME={node}\nSTELIA_REBIND=true\n");
+        put("/etc/stelia/publish/environment", environment);
+        fs::create_dir_all(DROP_INS).expect(DROP_INS);
+        put(format!("{DROP_INS}/rebind.conf"), documented("ini"));
+        run("systemctl daemon-reload");
+        restart("stelia-publish");
+        let spec = json!({"nodeName": node, "rebindAction": "RebindCPU"});
+        let version = "isolation.stelia.io/v1alpha1";
+        let object =
+            json!({"apiVersion": version, "kind": "RebindResource", "metadata": {"name": "move"}, "spec": spec});
+
+        // No polkit rule yet.
+        apiserver::ask(SERVER, "POST", REBINDS, &object.to_string()).expect("it is made");
+        until("it is refused", |status| {
+            status["reason"].to_string().contains("io.stelia.Isolation1.rebind")
+        });
+        assert_eq!(nodes(&machine.exclusive()).len(), 2);
+
+        put(RULE, documented("js"));
+        restart("polkit.service");
+        let done = until("it has ended", |status| status["phase"] != "Pending");
+        assert_eq!(done["phase"], "Succeed", "{done}");
+        let machine = moved(machine);
+        let to = machine.exclusive();
+        assert_eq!((to.len(), nodes(&to).len()), (2, 1), "{to}");
+        assert_eq!(done["moves"][0]["pod"], *machine.uid);
+        assert_eq!(cpus(done["moves"][0]["to"].as_str().expect("a list")), to);
+        assert_isolated(&machine, 2);
+        assert_eq!(machine.threads().identities(), identities);
     });
 }

@@ -38,13 +38,12 @@ const LIMITS: [&str; 5] = ["MemoryMax", "TasksMax", "CPUWeight", "DevicePolicy",
 
 type Limits = [(&'static str, OwnedVariant)];
 
-/// The limits that the daemon set for this pod's instance.
 pub async fn limits_of(
     bus: &Bus,
     systemd: &SystemdProxy<'_>,
     pod: &Pod,
 ) -> zbus::Result<Vec<(&'static str, OwnedVariant)>> {
-    let unit = systemd.get_unit(&format!("stelia-instance-{}.scope", pod.uid)).await?;
+    let unit = systemd.get_unit(&pod.unit()).await?;
     let of_unit = PropertiesProxy::builder(&bus.connection).destination("org.freedesktop.systemd1");
     let of_unit = of_unit.path(unit).build().await?;
     let interface = InterfaceName::from_static_str("org.freedesktop.systemd1.Scope")?;
@@ -153,7 +152,6 @@ impl Bare {
         took
     }
 
-    /// Undoes all changes.
     pub fn undo(&self, sleeper: &Sleeper) {
         let inner = self.scope.join("instance");
         put(inner.join("vcpu/cpuset.cpus.partition"), "member");

@@ -10,14 +10,12 @@ use crate::support::*;
 /// The daemon has done its work if it makes no system call for so long.
 const IDLE_TIME: Duration = Duration::from_secs(1);
 
-/// A trace of the daemon's system calls.
 pub struct Trace {
     /// Ends when this is dropped.
     _strace: Strace,
     log: PathBuf,
 }
 
-/// The system calls in a trace.
 #[derive(Debug)]
 pub struct Calls {
     names: BTreeMap<String, usize>,
@@ -97,7 +95,6 @@ impl Calls {
         self.names.values().sum()
     }
 
-    /// How many files were opened.
     pub fn opened(&self) -> usize {
         let opens = ["open", "openat"].iter().filter_map(|name| self.names.get(*name));
         opens.sum()

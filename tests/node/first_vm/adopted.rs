@@ -32,11 +32,6 @@ fn isolated(name: &str) -> Pod {
     pod
 }
 
-fn assert_ended(pod: &Pod) {
-    assert_eq!(pod.wait(), "0", "{}", pod.logs());
-    pod.wait_released();
-}
-
 #[test]
 fn libvirt_of_an_ordinary_user() {
     needs_kvm();
@@ -59,7 +54,8 @@ fn libvirt_of_an_ordinary_user() {
         let vcpus = pod.exec("virsh vcpuinfo vm");
         assert_eq!(vcpus.matches("State:          running").count(), 2, "{vcpus}");
         pod.exec("virsh destroy vm");
-        assert_ended(&pod);
+        assert_eq!(pod.wait(), "0", "{}", pod.logs());
+        pod.wait_released();
     });
 }
 
@@ -72,6 +68,7 @@ fn qemu_of_a_script_of_the_pod() {
         let pod = isolated("vm-qemu");
         // As kubelet does when the pod is deleted: the image's STOPSIGNAL.
         kill("-HUP", pod.pid);
-        assert_ended(&pod);
+        assert_eq!(pod.wait(), "0", "{}", pod.logs());
+        pod.wait_released();
     });
 }

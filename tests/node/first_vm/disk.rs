@@ -20,8 +20,7 @@ const COMMAND_LINE: usize = 0xe000;
 const INITRAMFS: &str = "/run/first-vm-initramfs";
 const MODULES: [&str; 3] = ["virtio_net", "button", "evdev"];
 
-/// What a Linux in the examples says and does: how many CPUs it has, that it answers on its network and what is in the share, as far
-/// as it has one.
+/// A Linux that says how many CPUs it has, answers on its network, and says what is in its share.
 const INIT: &str = r#"$b mount -t proc proc /proc
 $b mount -t devtmpfs dev /dev
 exec > /dev/console 2>&1
@@ -42,8 +41,7 @@ echo "guest: power button"
 $b poweroff -f
 "#;
 
-/// Makes the file system of a disk that UEFI firmware boots, `esp`, of `$0` sectors, with a boot loader and what it loads: the kernel, the initramfs and
-/// the kernel's command line `$1`.
+/// Makes `esp`, a file system of `$0` sectors that UEFI firmware boots, with a boot loader, the kernel, its command line `$1` and the initramfs.
 const ESP: &str = r#"
 printf 'linux /vmlinuz\ninitrd /initrd\noptions %s\n' "$1" > linux.conf
 mformat -C -i esp -T $0 ::

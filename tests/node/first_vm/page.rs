@@ -69,8 +69,7 @@ fn shell(line: &str, pod: &Pod) -> String {
     String::from_utf8(out.stdout).expect("UTF-8")
 }
 
-/// Lines without what differs between two runs: identifiers, times, sizes, the width of columns. QEMU's threads for
-/// its disk's I/O come and go.
+/// Lines without what differs between runs: identifiers, times, sizes, the width of columns, QEMU's threads for its disk.
 fn comparable(page: &str) -> Vec<String> {
     let has_digits = |word: &str, at_least: usize| word.bytes().filter(u8::is_ascii_digit).count() >= at_least;
     let line = |line: &str| {

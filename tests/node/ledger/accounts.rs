@@ -75,21 +75,17 @@ pub fn booked_as_traced(pod: &Pod, what: &str, mut ran: impl FnMut() -> u64) -> 
     panic!("{what}: never was it certain");
 }
 
-/// Waits until the VM's CPUs are read, from the first audit after KVM's late threads are in place.
+/// Waits until the VM's CPUs are read, from the first audit after KVM's late threads are in place. Requests an audit every 2 s: audits take long if
+/// eight VMs start on an emulated node.
 pub fn wait_booked(pod: &Pod) {
-    wait_with_audits("it is booked", || account_by_uid(&pod.uid).covered_us > 0);
-}
-
-/// Waits, and requests an audit every 2 s: audits take long if eight VMs start on an emulated node.
-fn wait_with_audits<A: Awaited>(what: &str, mut now: impl FnMut() -> A) -> A::Found {
     let mut asked: Option<Instant> = None;
-    wait_within(PATIENCE * 5, what, String::new, || {
+    wait_within(PATIENCE * 5, "it is booked", String::new, || {
         if asked.is_none_or(|at| at.elapsed() > Duration::from_secs(2)) {
             reconcile();
             asked = Some(Instant::now());
         }
-        now()
-    })
+        account_by_uid(&pod.uid).covered_us > 0
+    });
 }
 
 /// Waits until the counters were read after this call. On a slow node an account may be answered without a new reading; and a reading may
@@ -123,8 +119,6 @@ pub fn begin_attribution(uid: &str, seconds: u32) -> JoinHandle<Result<Attributi
     call
 }
 
-/// # Errors
-/// What busctl says: the attribution was refused, or failed.
 fn attribute(uid: &str, seconds: u32) -> Result<Attribution, String> {
     let seconds = seconds.to_string();
     let mut call = busctl(
@@ -140,7 +134,6 @@ fn attribute(uid: &str, seconds: u32) -> Result<Attribution, String> {
     Ok(answered(&utf8(&out.stdout)))
 }
 
-/// The bounds of the difference.
 pub fn difference(now: Range, before: Range) -> Range {
     Range {
         least: now.least.saturating_sub(before.most),

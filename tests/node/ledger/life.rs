@@ -9,7 +9,6 @@ use stelia_ledger::ring::read;
 
 use super::intruder::{Intruder, TIMES};
 use super::{DIRECTORY, account, booked_as_traced, difference, more, settled, wait_booked};
-use crate::support::linux_guest::{system, topology};
 use crate::support::*;
 
 /// Switch-ins of others that were recorded.

@@ -59,7 +59,7 @@ impl Domain {
         let emulator = self.emulator.map(|cpu| format!("<emulatorpin cpuset='{cpu}'/>"));
         let emulator = emulator.unwrap_or_default();
         let linux = || {
-            let initrd = linux_guest::initramfs();
+            let initrd = initramfs();
             format!("<kernel>{KERNEL}</kernel><initrd>{initrd}</initrd><cmdline>{KERNEL_WORDS}</cmdline>")
         };
         let (memory, boot) = if self.is_linux {
@@ -153,7 +153,6 @@ impl Launcher {
         self.does(&["vcpupin", VM, &vcpu.to_string(), &cpu.to_string()]);
     }
 
-    /// A file with the VM's XML.
     fn xml(&self, domain: &Domain) -> String {
         let path = format!("{}/vm.xml", self.folder);
         put(&path, domain.xml());
@@ -219,12 +218,6 @@ impl Launcher {
             thread.assert_in(&pod.origin(), &pod.exclusive());
         }
     }
-
-    /// The container's threads with that name, or with one that begins so.
-    fn named(&self, name: &str) -> Vec<Thread> {
-        let all = all_threads(container_of(self.pod.pid)).into_iter();
-        all.filter(|thread| thread.name.starts_with(name)).collect()
-    }
 }
 
 /// Each vCPU is on its CPU of these, which are a partition, and no other thread of the container may run there.
@@ -252,7 +245,7 @@ pub fn recorded_pins(pod: &Pod) -> BTreeMap<u32, u32> {
 
 #[test]
 fn a_vm_stays_where_libvirt_pins_it_and_its_cpus_are_given_back_when_it_is_destroyed() {
-    adopting(&format!("audit-interval-s = 3600\n{RULE}"), || {
+    configured_on_kvm(&format!("audit-interval-s = 3600\n{RULE}"), || {
         let launcher = Launcher::start("pinned", 3);
         let [one, two, three] = launcher.cpus();
         // Not as steliad would place it.
@@ -266,7 +259,7 @@ fn a_vm_stays_where_libvirt_pins_it_and_its_cpus_are_given_back_when_it_is_destr
             "qemu-system-x86",
             "IO iothread1",
         ] {
-            assert!(!launcher.named(part).is_empty(), "{part}: {:#?}", pod.threads());
+            pod.threads().one(part);
         }
         let list = run("steliactl list -o json");
         assert!(list.contains("libvirt"), "{list}");

@@ -1,7 +1,6 @@
 //! The table of libvirt's verbs in `docs/adopt.md`: each works, or is refused in the words that are there.
 
 use super::*;
-use crate::support::linux_guest::topology;
 use crate::support::*;
 
 /// How libvirt says that the kernel refuses a thread its CPUs: they are not in its cgroup's cpuset.
@@ -9,15 +8,16 @@ const REFUSED: &str = "cannot set CPU affinity on process";
 
 /// The CPUs that a thread with that name may run on.
 fn allowed(launcher: &Launcher, name: &str) -> CpuSet {
-    let [thread] = &launcher.named(name)[..] else {
-        panic!("not one {name}: {:#?}", launcher.pod.threads())
+    let threads = launcher.pod.threads();
+    let [thread] = threads.named(name)[..] else {
+        panic!("not one {name}: {threads:#?}")
     };
     thread.allowed.clone()
 }
 
 #[test]
 fn threads_are_pinned_within_what_is_theirs_and_a_vm_is_stopped_and_reset_where_it_is() {
-    adopting(RULE, || {
+    configured_on_kvm(RULE, || {
         let launcher = Launcher::start("verbs", 3);
         let [one, two, three] = launcher.cpus();
         let pins = [three, one];
@@ -62,7 +62,7 @@ fn threads_are_pinned_within_what_is_theirs_and_a_vm_is_stopped_and_reset_where_
         launcher.assert_isolated(&pins);
         launcher.does(&["iothreaddel", VM, "2"]);
         launcher.does(&["iothreaddel", VM, "1"]);
-        assert!(launcher.named("IO iothread").is_empty());
+        assert!(launcher.pod.threads().named("IO iothread").is_empty());
         launcher.refuses(&["schedinfo", VM], "cgroup CPU controller is not mounted");
 
         launcher.does(&["suspend", VM]);
@@ -80,7 +80,7 @@ fn threads_are_pinned_within_what_is_theirs_and_a_vm_is_stopped_and_reset_where_
 
 #[test]
 fn a_plugged_vcpu_is_isolated_at_the_next_audit_where_its_pin_in_the_xml_is() {
-    adopting(RULE, || {
+    configured_on_kvm(RULE, || {
         let launcher = Launcher::start("plugged", 3);
         let [one, two, three] = launcher.cpus();
         let mut domain = Domain {
@@ -122,7 +122,7 @@ fn a_plugged_vcpu_is_isolated_at_the_next_audit_where_its_pin_in_the_xml_is() {
 
 #[test]
 fn a_vm_is_adopted_anew_when_it_is_started_from_what_was_saved_of_it() {
-    adopting(RULE, || {
+    configured_on_kvm(RULE, || {
         let launcher = Launcher::start("saved", 2);
         let [one, two] = launcher.cpus();
         launcher.does(&["define", &launcher.xml(&Domain::pinned(&[two, one]))]);
@@ -149,7 +149,7 @@ fn a_vm_is_adopted_anew_when_it_is_started_from_what_was_saved_of_it() {
 
 #[test]
 fn a_vm_migrates_from_one_libvirt_to_another_and_is_isolated_by_its_pins_there() {
-    adopting(RULE, || {
+    configured_on_kvm(RULE, || {
         let (from, to) = (Launcher::start("from", 2), Launcher::start("to", 2));
         let pins = |launcher: &Launcher| {
             let [one, two] = launcher.cpus();
@@ -170,7 +170,7 @@ fn a_vm_migrates_from_one_libvirt_to_another_and_is_isolated_by_its_pins_there()
 
 #[test]
 fn a_vm_that_nobody_pinned_is_left_alone_until_its_guest_runs() {
-    adopting(RULE, || {
+    configured_on_kvm(RULE, || {
         let launcher = Launcher::start("unpinned", 2);
         let mut domain = Domain::pinned(&launcher.cpus::<2>());
         domain.pins.clear();

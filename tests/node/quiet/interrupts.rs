@@ -19,7 +19,6 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// The one with this name.
     pub fn named(name: &str) -> Self {
         let found = all().into_iter().find(|one| one.name == name);
         found.unwrap_or_else(|| panic!("no interrupt {name}: {:#?}", all()))
@@ -99,7 +98,6 @@ impl Masks {
         }
     }
 
-    /// Write them back.
     pub fn restore(&self) {
         let now = Self::now();
         for (one, mask) in self.of.iter().filter(|(one, mask)| now.of.get(one) != Some(mask)) {
@@ -110,7 +108,6 @@ impl Masks {
         }
     }
 
-    /// Those that reach one of these CPUs.
     pub fn reaching(&self, cpus: &CpuSet) -> Vec<String> {
         let default = (!self.default.is_disjoint(cpus)).then(|| format!("by default: {}", self.default));
         let reaching = self.of.iter().filter(|(_, mask)| !mask.is_disjoint(cpus));
@@ -200,7 +197,6 @@ impl Watch {
         }
     }
 
-    /// What fired on them since.
     pub fn risen(&self) -> BTreeMap<Interrupt, u64> {
         let risen = |(one, count): (Interrupt, u64)| {
             let more = count - self.before.get(&one).copied().unwrap_or(0);

@@ -16,8 +16,7 @@ s.sendmsg([b"setup"], [(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, struct.pack("
 print(s.recv(65536).decode())
 "#;
 
-/// The CPUs that it gives no interrupts, by its last scan: what it is told counts from the next one on, within 10 s. `None`: it
-/// does not run, or does not answer.
+/// The CPUs that it gives no interrupts, by its last scan; there is one in 10 s. `None`: it does not run, or does not answer.
 pub fn banned() -> Option<CpuSet> {
     let pid = main_pid("irqbalance");
     let socket = format!("/run/irqbalance/irqbalance{pid}.sock");
@@ -27,15 +26,9 @@ pub fn banned() -> Option<CpuSet> {
     CpuSet::from_mask(answer.split_once("BANNED")?.1.trim())
 }
 
-/// start, stop or restart.
 pub fn systemctl(verb: &str) {
     run(&["systemctl", verb, "irqbalance"]);
     if verb != "stop" {
         wait_until("irqbalance answers", || banned().map(drop));
     }
-}
-
-/// However the test ended.
-pub fn stop() {
-    output("systemctl stop irqbalance");
 }

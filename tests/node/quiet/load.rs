@@ -93,7 +93,6 @@ impl Drop for Load {
     }
 }
 
-/// Read so many blocks from the device itself.
 pub fn read_blocks(device: &str, blocks: u64) {
     let disk = OpenOptions::new().read(true).custom_flags(DIRECT).open(device);
     let disk = disk.expect(device);
@@ -105,7 +104,6 @@ pub fn read_blocks(device: &str, blocks: u64) {
     }
 }
 
-/// The same on one CPU.
 pub fn read_blocks_on(cpu: u32, device: &str, blocks: u64) {
     run(&format!(
         "taskset -c {cpu} dd if={device} of=/dev/null bs=4096 count={blocks} iflag=direct status=none"

@@ -34,7 +34,6 @@ pub const NVME: &str = "/dev/nvme0n1";
 /// EPERM, and what it was before kernel 6.12 at the latest: EIO.
 const REFUSED: [i32; 2] = [1, 5];
 
-/// What the daemon says of it.
 pub fn quiet() -> Quiet {
     serde_json::from_value(describe()["node"]["quiet"].clone()).expect("node.quiet")
 }
@@ -82,7 +81,7 @@ fn masks_back() -> impl FnOnce() {
     let before = Masks::now();
     move || {
         all_online();
-        irqbalance::stop();
+        output("systemctl stop irqbalance");
         before.restore();
     }
 }
@@ -380,8 +379,7 @@ fn from_the_daemons_cgroup(order: &str) -> String {
     utf8(&answer.stdout)
 }
 
-/// CPUs that are not those of a record, and a VM that is none, are left out: nothing is done to them. The daemon then orders what is
-/// right again.
+/// CPUs that are not those of a record, and a VM that is none, are left out.
 fn a_wrong_vm_is_left_out(pod: &Pod) {
     for uid in [pod.uid.as_str(), "00000000-0000-0000-0000-000000000000"] {
         let wrong =

@@ -3,10 +3,8 @@
 use super::{INITRAMFS, PATIENT, TWO, grows_and_shrinks, guest, make_linux};
 use crate::support::*;
 
-/// The runner's options for the agent.
 pub const RUNNER: [&str; 2] = ["--guest-agent", "/run/agent"];
 
-/// QEMU's words for the agent's port.
 pub const PORT: &str = "-chardev socket,id=agent,path=/run/agent,server=on,wait=off -device virtio-serial \
      -device virtserialport,chardev=agent,name=org.qemu.guest_agent.0";
 
@@ -29,9 +27,8 @@ fn lines_with(pod: &Pod, text: &str) -> Vec<usize> {
 
 #[test]
 fn a_guest_with_an_agent_takes_its_vcpus_offline_before_they_are_unplugged() {
-    needs_kvm();
     make_linux();
-    configured(PATIENT, || {
+    configured_on_kvm(PATIENT, || {
         let kernel_words = format!("{KERNEL_WORDS} agent=1");
         let qemu = [&guest(TWO, INITRAMFS, &kernel_words)[..], &words(PORT)].concat();
         let pod = start_on(Accel::Kvm, "agent", "2", &RUNNER, &qemu);

@@ -3,9 +3,7 @@
 use serde_json::json;
 use stelia_cpus::CpuSet;
 
-use super::{
-    INITRAMFS, degraded, grown, guest, identities, make_linux, until, until_counted, until_degraded, until_resized,
-};
+use super::{INITRAMFS, grown, guest, make_linux, seen, until, until_counted, until_degraded, until_resized};
 use crate::support::*;
 
 /// What the runner says once it has tried.

@@ -7,7 +7,6 @@ use super::{
 };
 use crate::support::*;
 
-/// The numbers of a pod's vCPU threads.
 fn vcpus(pod: &Pod) -> Vec<u32> {
     pod.threads().identities().into_iter().map(|(tid, _)| tid).collect()
 }
@@ -64,9 +63,8 @@ fn exchanged(giver: &Pod, taker: &Pod, write: impl FnOnce(&str, &str)) -> (Pod, 
 
 #[test]
 fn two_vms_exchange_cpus_and_never_run_on_one_at_the_same_time() {
-    needs_kvm();
     make_linux();
-    configured(PATIENT, || {
+    configured_on_kvm(PATIENT, || {
         let start = |name: &str, count: &str, smp: &str| {
             start_on(Accel::Kvm, name, count, &[], &guest(smp, INITRAMFS, KERNEL_WORDS))
         };

@@ -14,7 +14,6 @@ echo "ALIVE 1 $online END" > /dev/console
 $b sleep 1
 "#;
 
-/// Why the VM is degraded.
 const REASON: &str = "the guest did not give up vCPUs in time";
 /// The guest has as much time as it has by default: a refusal waits for its end.
 const SETTINGS: &str = "unplug-timeout-s = 10\n";
@@ -47,9 +46,8 @@ fn keeps(pod: &Pod) -> Pod {
 
 #[test]
 fn a_guest_that_keeps_its_vcpus_shares_the_cpus_that_are_left() {
-    needs_kvm();
     make_initramfs(FAULTY_INITRAMFS, FAULTY_INIT, &[]);
-    configured(SETTINGS, || {
+    configured_on_kvm(SETTINGS, || {
         // Its agent's port is opened by nobody.
         let kernel_words = format!("{KERNEL_WORDS} panic=0");
         let qemu = [&guest("4,maxcpus=4", FAULTY_INITRAMFS, &kernel_words)[..], &words(PORT)].concat();
@@ -70,7 +68,7 @@ fn a_guest_that_keeps_its_vcpus_shares_the_cpus_that_are_left() {
 #[test]
 fn vcpus_that_an_agent_took_offline_and_the_kernel_keeps_are_online_again() {
     make_linux();
-    adopting(PATIENT, || {
+    configured_on_kvm(PATIENT, || {
         let kernel_words = format!("{KERNEL_WORDS} keeps_cpus=1 agent=1");
         let qemu = [&guest(FOUR, INITRAMFS, &kernel_words)[..], &words(PORT)].concat();
         let pod = start_on(Accel::Kvm, "keeps-offline", "4", &RUNNER, &qemu).running();

@@ -2,31 +2,24 @@
 
 use std::fs;
 use std::net::TcpStream;
-use std::process::{Child, Command};
-use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
 use super::http::exchange;
-use super::{configure, put, run, wait_until};
+use super::{configure, output, put, run, wait_until};
 
 pub const SERVER: &str = "127.0.0.1:6443";
 pub const TOPOLOGIES: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies";
 
-static RUNNING: Mutex<Option<Child>> = Mutex::new(None);
-
-/// Until [`stop`].
 pub fn start() {
-    let server = Command::new("/job/test-apiserver").args(["--listen", SERVER]).spawn();
-    *RUNNING.lock().expect("no server") = Some(server.expect("an API server"));
+    run(&format!(
+        "systemd-run --quiet --collect --unit=test-apiserver /job/test-apiserver --listen {SERVER}"
+    ));
     wait_until("the API server answers", || get("/control"));
 }
 
 pub fn stop() {
-    if let Some(mut server) = RUNNING.lock().expect("a server").take() {
-        let _ = server.kill();
-        let _ = server.wait();
-    }
+    output("systemctl stop test-apiserver");
 }
 
 /// The body of an answer. `None`: nobody answers, or not with success.
@@ -49,7 +42,6 @@ pub fn order(order: &Value) {
     ask(SERVER, "POST", "/control", &order.to_string()).expect("an order is carried out");
 }
 
-/// A client's configuration for this cluster, with this token.
 pub fn kubeconfig(cluster: &Value, token: &str) -> String {
     let config = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "node",

@@ -18,7 +18,6 @@ use super::{Pod, json, parse, run, words};
 pub type Refusal = (String, String);
 
 const PREFIX: &str = "io.stelia.Isolation1.Error.";
-/// The manager's object.
 pub const MANAGER: &str = "/io/stelia/Isolation1";
 
 pub fn refusal<T: std::fmt::Debug>(result: zbus::Result<T>) -> Refusal {
@@ -78,7 +77,6 @@ pub fn options<'a>(anchor: Option<&'a OwnedFd>, words: &'a str) -> Dict<'a> {
     options
 }
 
-/// The path of the instance that a pod gets.
 pub async fn register(at: &Connection, uid: &str, cpuset: &str, options: Dict<'_>) -> zbus::Result<OwnedObjectPath> {
     Ok(manager(at).await.register_instance(uid, cpuset, options).await?.0)
 }
@@ -119,7 +117,6 @@ impl Bus {
         self.block_on(register(&self.connection, uid, cpuset, options))
     }
 
-    /// The instance's path.
     pub fn register(&self, pod: &Pod, anchor: u32) -> OwnedObjectPath {
         let registered = self.try_register(&pod.uid, "", options(Some(&pidfd(anchor)), ""));
         registered.unwrap_or_else(|error| panic!("register {}: {error}", pod.name))
@@ -136,7 +133,6 @@ impl Bus {
         });
     }
 
-    /// The proxy of a pod's instance.
     pub async fn instance(&self, pod: &Pod) -> InstanceProxy<'static> {
         let path = manager(&self.connection).await.get_instance(&pod.uid).await;
         instance_at(&self.connection, &path.expect("path")).await
@@ -163,7 +159,6 @@ pub fn answered<T: DeserializeOwned>(printed: &str) -> T {
     parse(reply["data"][0].as_str().expect("a string"))
 }
 
-/// What the daemon says of the whole node.
 pub fn describe() -> Value {
     answered(&run(&busctl(MANAGER, "Manager", &["Describe"])))
 }

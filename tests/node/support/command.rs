@@ -85,7 +85,6 @@ pub fn assert_fails(out: &Output, mentions: &str) {
     assert!(is_so, "not {mentions:?}: {out:?}");
 }
 
-/// Each of these is in the text.
 pub fn assert_says(text: &str, mentions: &[&str]) {
     let is_said = mentions.iter().all(|one| text.contains(one));
     assert!(is_said, "not {mentions:?}: {text}");
@@ -93,6 +92,11 @@ pub fn assert_says(text: &str, mentions: &[&str]) {
 
 pub fn json(text: &str) -> Value {
     parse(text)
+}
+
+/// The text that a JSON value is; empty when it is none.
+pub fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
 }
 
 pub fn parse<T: DeserializeOwned>(text: &str) -> T {
@@ -120,7 +124,6 @@ pub fn journal_of(units: &[&str]) -> String {
     format!("; the journal says:\n{}", utf8(&out.stdout))
 }
 
-/// What systemd has of a unit.
 pub fn property(name: &str, unit: &str) -> String {
     run(&["systemctl", "show", "-P", name, unit])
 }

@@ -16,10 +16,16 @@ pub const SERVICE: &str = "for n in 1 2 3; do { while :; do :; done; } & done; e
 /// `MESSAGE_ID` of an adoption.
 pub const ADOPTED: &str = "3d1f0b7c5e9a4c62a8f4d2b96071ce58";
 
-/// A test with these settings, whose VMs need KVM.
-pub fn adopting(rules: &str, body: impl FnOnce()) {
+/// A test whose VMs need KVM.
+pub fn on_kvm_node(body: impl FnOnce()) {
     needs_kvm();
-    configured(rules, body);
+    on_node(body);
+}
+
+/// The same with these settings of the daemon's.
+pub fn configured_on_kvm(settings: &str, body: impl FnOnce()) {
+    needs_kvm();
+    configured(settings, body);
 }
 
 /// A test with these settings of the daemon's.
@@ -74,7 +80,6 @@ pub fn own(pod: &Pod) -> PathBuf {
     }
 }
 
-/// The pod `database-NAME`.
 pub fn database(name: &str, runtime: &str, options: &[&str]) -> Pod {
     let options = [&["--runtime", runtime], options].concat();
     Pod::start(&format!("database-{name}"), &options, &["sh", "-c", SERVICE])
@@ -97,6 +102,14 @@ pub fn is_partition(pod: &Pod) -> bool {
         && pod.is("isolated")
 }
 
+/// A thread of the container that is outside its cgroup, or may run on CPUs that are not its own.
+pub fn moved_thread(pod: &Pod) -> Option<Thread> {
+    let (own, exclusive) = (own(pod), pod.exclusive());
+    let is_in_place = |thread: &Thread| thread.cgroup.starts_with(&own) && thread.allowed.is_subset(&exclusive);
+    let mut threads = all_threads(container_and_nested(pod.pid)).into_iter();
+    threads.find(|thread| !is_in_place(thread))
+}
+
 /// Wait until the container is a partition. Nothing of it was moved, and it reads the same CPUs as before.
 pub fn until_partition(pod: &Pod, when: &str) {
     let seen = || {
@@ -105,10 +118,7 @@ pub fn until_partition(pod: &Pod, when: &str) {
         format!(": {:?}, {files:?}, {:?}", pod.state(), refused(pod))
     };
     wait_until_or(&format!("a partition {when}"), seen, || is_partition(pod));
-    for thread in container_of(pod.pid).into_values().flatten() {
-        assert!(thread.cgroup.starts_with(own(pod)), "{thread:?}");
-        assert!(thread.allowed.is_subset(&pod.exclusive()), "{thread:?}");
-    }
+    assert_eq!(moved_thread(pod), None);
     assert_eq!(read_inside(pod), pod.exclusive(), "{when}: what a program in it reads");
     run(&["steliactl", "verify", "--now", &pod.uid]);
 }

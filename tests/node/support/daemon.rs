@@ -9,7 +9,6 @@ use super::{CGROUP, Pod, journal, json, output, property, put, put_new, read, re
 
 /// As its unit calls it.
 pub const DAEMON: &str = "/usr/libexec/stelia/steliad";
-/// kubelet's file.
 pub const STATE: &str = "/var/lib/kubelet/cpu_manager_state";
 /// A pod that is in kubelet's file alone.
 pub const OTHER_POD: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
@@ -62,12 +61,10 @@ pub fn wait_new_daemon(before: &str) {
     });
 }
 
-/// The main process of a unit, as systemd has it.
 pub fn main_pid(unit: &str) -> String {
     property("MainPID", unit)
 }
 
-/// How often systemd has started the daemon anew.
 pub fn restarts() -> String {
     property("NRestarts", "steliad.service")
 }
@@ -90,7 +87,6 @@ pub fn start_all() {
     run(&format!("systemctl start {WAYS} steliad.service"));
 }
 
-/// kubelet's file, as it is understood.
 pub fn kubelet_state() -> Value {
     json(&read(STATE))
 }
@@ -108,8 +104,7 @@ pub fn told_of(id: &str, pod: &Pod) -> Vec<String> {
     told.lines().map(str::to_owned).collect()
 }
 
-/// strace on every thread of the daemon: what it calls, and answers to it alone that are not the kernel's. It lets go of the daemon when this is
-/// dropped.
+/// strace on every thread of the daemon, until this is dropped.
 pub struct Strace(Child);
 
 impl Strace {

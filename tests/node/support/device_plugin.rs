@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use stelia_kubelet::DeviceManagerState;
 
-use super::{journal_of, output, parse, run, wait_until_or};
+use super::{Pod, journal_of, output, parse, read, run, wait_until_or};
 
 pub const UNIT: &str = "steliad-device-plugin.service";
 /// Starts the unit when kubelet's folder of plugins' sockets is there.
@@ -67,7 +67,17 @@ pub fn show() -> Devices {
     parse(&run("kubelet-standin devices show"))
 }
 
-/// The plugin's socket, as it registered it.
+/// The runner and the folder of its socket are in the pod's container, for reading.
+pub fn assert_mounted(pod: &Pod) {
+    let mounts = read(format!("/proc/{}/mountinfo", pod.pid));
+    for path in ["/run/stelia/runner", "/usr/bin/stelia-runner"] {
+        let line = mounts.lines().find(|line| line.split(' ').nth(4) == Some(path));
+        let options = line.and_then(|line| line.split(' ').nth(5)).unwrap_or_default();
+        let is_read_only = options.split(',').any(|option| option == "ro");
+        assert!(is_read_only, "{path}:\n{mounts}");
+    }
+}
+
 pub fn socket() -> PathBuf {
     PathBuf::from(FOLDER).join(show().vms().endpoint)
 }

@@ -8,7 +8,6 @@ use test_vmm::recording::Process;
 
 use super::{Pod, beside, children, json, put, run, threads_of, utf8, wait_until, words};
 
-/// QEMU's program for guests of this node's architecture.
 pub const QEMU: &str = if cfg!(target_arch = "aarch64") {
     "qemu-system-aarch64"
 } else {
@@ -57,8 +56,7 @@ impl Accel {
         }
     }
 
-    /// QEMU with a small guest that never ends. The names of its threads are so that the tests need not believe the daemon
-    /// which of them are vCPUs.
+    /// QEMU with a small guest that never ends. By the names of its threads the tests know which are vCPUs.
     pub fn qemu(self) -> Vec<&'static str> {
         let rest = words("-m 64 -display none -nodefaults -name vm,debug-threads=on");
         [vec![QEMU], self.words(), rest].concat()
@@ -91,7 +89,6 @@ pub fn probe(pod: &Pod, what: &str) -> (bool, String) {
     probe_at(pod, what, "--qmp /run/qmp")
 }
 
-/// The runner's state.
 pub fn probe_state(pod: &Pod) -> Value {
     serde_json::from_str(&probe(pod, "state").1).unwrap_or_default()
 }

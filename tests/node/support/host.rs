@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use stelia_cpus::CpuSet;
 use stelia_kernel::kernel_release::isolated_is_safe;
 
-use super::{field, main_pid, number, output, put, read, read_if_there, run, wait_until};
+use super::{field, main_pid, names_in, number, output, put, read, read_if_there, run, wait_until};
 use crate::quiet::interrupts::changed;
 use crate::quiet::trace::remains;
 
@@ -41,10 +41,8 @@ impl Thread {
 
 /// Every thread of a process; one that ends meanwhile is left out.
 pub fn threads_of(pid: u32) -> Vec<Thread> {
-    let entries = fs::read_dir(format!("/proc/{pid}/task"));
-    let tids = entries.into_iter().flatten().flatten();
-    let tids = tids.filter_map(|e| e.file_name().to_str()?.parse().ok());
-    tids.filter_map(thread).collect()
+    let names = names_in(format!("/proc/{pid}/task")).into_iter();
+    names.filter_map(|name| thread(name.parse().ok()?)).collect()
 }
 
 pub fn thread(tid: u32) -> Option<Thread> {
@@ -59,7 +57,6 @@ pub fn thread(tid: u32) -> Option<Thread> {
     })
 }
 
-/// The status of a process or thread, as the kernel writes it.
 pub fn status(pid: impl Display) -> String {
     read(format!("/proc/{pid}/status"))
 }
@@ -69,7 +66,6 @@ pub fn kib(pid: impl Display, name: &str) -> u64 {
     number(&field(&status(pid), &format!("{name}:")))
 }
 
-/// The CPUs that a process or thread may use.
 pub fn allowed(pid: impl Display) -> CpuSet {
     cpus(&field(&status(pid), "Cpus_allowed_list:"))
 }
@@ -99,7 +95,6 @@ pub fn numbers(pid: impl Display) -> Vec<u32> {
     words.map(|word| word.parse().expect("a number")).collect()
 }
 
-/// How many files a process has open.
 pub fn descriptors(pid: &str) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).expect("fd").count()
 }
@@ -136,7 +131,6 @@ pub fn children(pid: u32) -> Vec<u32> {
     words.filter_map(|word| word.parse().ok()).collect()
 }
 
-/// Every thread of these processes.
 pub fn all_threads(processes: BTreeMap<u32, Vec<Thread>>) -> Vec<Thread> {
     processes.into_values().flatten().collect()
 }
@@ -152,11 +146,9 @@ pub fn all_pids() -> BTreeSet<u32> {
     entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The scopes in stelia.slice.
 pub fn scopes() -> BTreeSet<PathBuf> {
-    let entries = fs::read_dir(SLICE).into_iter().flatten().flatten();
-    let paths = entries.map(|e| e.path());
-    paths.filter(|p| p.extension().is_some_and(|e| e == "scope")).collect()
+    let names = names_in(SLICE).into_iter().filter(|name| name.ends_with(".scope"));
+    names.map(|name| Path::new(SLICE).join(name)).collect()
 }
 
 /// Have the kernel keep so many huge pages: a file named `nr_hugepages`. On a node that has run for a while its memory is in pieces.

@@ -4,7 +4,6 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 
 use super::utf8;
 
-/// Code and body.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -17,8 +16,7 @@ impl Answer {
     }
 }
 
-/// `head` is the request line and the headers except Content-Type and Content-Length. An HTTP/1.0 answer without a length ends when the
-/// connection closes.
+/// `head`: the request line and headers, but not those of the body. An HTTP/1.0 answer without a length ends with the connection.
 pub fn exchange(mut to: impl Write, from: impl Read, head: &str, body: &str) -> io::Result<Answer> {
     let of_body = match body {
         "" => String::new(),

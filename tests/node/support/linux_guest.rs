@@ -8,7 +8,6 @@ use std::path::Path;
 use super::{Pod, Thread, cpus, put, read, run, utf8, wait_until, words};
 
 pub const KERNEL: &str = "/boot/node-vmlinuz";
-/// QEMU's machine type for it.
 pub const MACHINE: &str = if cfg!(target_arch = "aarch64") { "virt" } else { "q35" };
 /// Its init writes to `/dev/console`, which is QEMU's first serial line on each architecture.
 pub const KERNEL_WORDS: &str = if cfg!(target_arch = "aarch64") {
@@ -59,7 +58,6 @@ pub fn with_virtiofsd() -> Vec<&'static str> {
     [words(memory), words(share)].concat()
 }
 
-/// Its file, made where it is not there yet.
 pub fn initramfs() -> &'static str {
     make_initramfs(INITRAMFS, INIT, &[]);
     INITRAMFS
@@ -94,12 +92,10 @@ pub fn make_initramfs_with(file: &str, init: &str, modules: &[&str], programs: &
     run(&["sh", "-ec", &format!("exec < {init_file}\n{script}")]);
 }
 
-/// What the guest wrote to its serial line.
 pub fn serial(pod: &Pod) -> String {
     utf8(&fs::read(pod.inside("/run/serial")).unwrap_or_default()).replace('\r', "")
 }
 
-/// The end of it, so many bytes.
 pub fn last_of_serial(pod: &Pod, bytes: usize) -> String {
     let serial = serial(pod);
     let start = serial.len().saturating_sub(bytes);
@@ -126,7 +122,6 @@ pub fn topology(pod: &Pod) -> BTreeMap<u32, GuestCpu> {
     text.lines().filter_map(cpu).collect()
 }
 
-/// How often it said that it lives.
 pub fn alive(pod: &Pod) -> usize {
     serial(pod).lines().filter(|line| line.starts_with("ALIVE")).count()
 }
@@ -140,7 +135,6 @@ pub fn seats(pod: &Pod) -> BTreeMap<u32, u32> {
     pod.threads().vcpus.iter().filter_map(seat).collect()
 }
 
-/// The same facts of the host's own.
 pub fn host_cpu(cpu: u32) -> GuestCpu {
     let place = format!("/sys/devices/system/cpu/cpu{cpu}");
     let siblings = cpus(&read(format!("{place}/topology/thread_siblings_list")));

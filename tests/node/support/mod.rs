@@ -23,10 +23,7 @@ pub use containers::*;
 pub use daemon::*;
 pub use guest::*;
 pub use host::*;
-pub use linux_guest::{
-    KERNEL, KERNEL_WORDS, MACHINE, alive, boot, last_of_serial, make_initramfs, newest_words, seats, serial,
-    with_virtiofsd,
-};
+pub use linux_guest::*;
 pub use pods::*;
 pub use promise::*;
 pub use sleeper::*;

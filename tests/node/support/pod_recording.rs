@@ -11,7 +11,7 @@ use std::time::Duration;
 use inotify::{Inotify, WatchMask};
 use serde_json::Value;
 
-use super::{CGROUP, Pod, STATE, container_id, json, read, run};
+use super::{CGROUP, Pod, STATE, container_id, json, read, run, text};
 
 /// Each thing that was looked at, and what it was.
 pub type Seen = BTreeMap<String, String>;
@@ -20,8 +20,8 @@ pub const KUBELET_WITH_CONTAINERD: &str =
     include_str!("../../vm/standin/recordings/kubelet-1.36.3-containerd-1.7.24-runc-1.1.15.json");
 pub const KUBELET_WITH_CRIO: &str =
     include_str!("../../vm/standin/recordings/kubelet-1.36.3-crio-1.36.3-crun-1.27.json");
-/// The folder of containerd's containers.
-const CONTAINERD: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
+/// Where containerd's shims keep the containers of the CRI.
+pub const CONTAINERD: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
 
 const CGROUP_FILES: [&str; 8] = [
     "cgroup.type",
@@ -137,11 +137,8 @@ fn of_config(config: &Value) -> Seen {
     let (linux, process) = (&config["linux"], &config["process"]);
     for (name, value) in config["annotations"].as_object().into_iter().flatten() {
         let is_recorded = RECORDED_ANNOTATIONS.iter().any(|prefix| name.starts_with(prefix));
-        let recorded = is_recorded.then(|| text(value));
-        seen.insert(
-            format!("annotation {name}"),
-            recorded.unwrap_or_else(|| "(not recorded)".into()),
-        );
+        let recorded = if is_recorded { &text(value) } else { "(not recorded)" };
+        seen.insert(format!("annotation {name}"), recorded.to_owned());
     }
     for mount in config["mounts"].as_array().into_iter().flatten() {
         let target = mount["destination"].as_str().expect("a mount's place");
@@ -182,10 +179,6 @@ fn of_config(config: &Value) -> Seen {
     seen
 }
 
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
-}
-
 fn sorted(list: &Value) -> String {
     let all = list.as_array().into_iter().flatten();
     let mut words: Vec<&str> = all.filter_map(Value::as_str).collect();
@@ -218,7 +211,13 @@ fn record_state_writes(label: &str, body: impl FnOnce() -> String) -> Seen {
         ended.store(true, Ordering::SeqCst);
         (uid, watcher.join().expect("the watcher"))
     });
-    let mut contents: Vec<String> = contents.iter().map(|text| without_checksum(text, &uid)).collect();
+    let without_checksum = |text: &String| {
+        let mut content = json(text);
+        let members = content.as_object_mut().expect("an object");
+        members.retain(|key, _| key != "checksum");
+        content.to_string().replace(&uid, "UID")
+    };
+    let mut contents: Vec<String> = contents.iter().map(without_checksum).collect();
     contents.dedup();
     let numbered = contents.into_iter().enumerate();
     numbered
@@ -226,14 +225,6 @@ fn record_state_writes(label: &str, body: impl FnOnce() -> String) -> Seen {
         .collect()
 }
 
-fn without_checksum(text: &str, uid: &str) -> String {
-    let mut content = json(text);
-    let members = content.as_object_mut().expect("an object");
-    members.retain(|key, _| key != "checksum");
-    content.to_string().replace(uid, "UID")
-}
-
-/// Where `here` is not as recorded.
 pub fn differences(recording: &str, here: &Seen) -> BTreeMap<String, String> {
     let recorded: Seen = serde_json::from_str(recording).expect("a recording");
     let names = recorded.keys().chain(here.keys());

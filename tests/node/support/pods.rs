@@ -13,10 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use stelia_cpus::CpuSet;
 
-use super::{
-    Accel, Argv, CGROUP, MANAGER, SLICE, Thread, busctl, container_of, cpus, describe, journal, journal_of, json,
-    kubelet_state, leftovers, output, parse, read, run, scopes, thread, unconfigure, utf8, wait_until, wait_until_or,
-};
+use super::*;
 use crate::quiet::interrupts::remember;
 
 /// One pod, as `kubelet-standin pod show --json` tells it.
@@ -37,8 +34,7 @@ pub fn on_node(body: impl FnOnce()) {
     on_node_undoing(|| (), body);
 }
 
-/// The same, with something to undo however the body ends: after its pods, before the look at what is left. The daemon's settings are
-/// undone in any case.
+/// The same, with something to undo however the body ends, before the look at what is left. The daemon's settings are undone in any case.
 pub fn on_node_undoing(undo: impl FnOnce(), body: impl FnOnce()) {
     static INIT: Once = Once::new();
     INIT.call_once(|| {
@@ -89,7 +85,6 @@ impl Pod {
         parse(&run(&[&start[..], options, &["--json", "--"], command].concat()))
     }
 
-    /// One that does nothing.
     pub fn idle(name: &str, options: &[&str]) -> Pod {
         Pod::start(name, options, &["sh", "-c", "sleep 100000; true"])
     }
@@ -98,7 +93,6 @@ impl Pod {
         parse(&run(&["kubelet-standin", "pod", "show", name, "--json"]))
     }
 
-    /// The pod as it is now.
     pub fn now(&self) -> Pod {
         Pod::show(&self.name)
     }
@@ -124,12 +118,10 @@ impl Pod {
         run(&["kubelet-standin", "pod", "wait", &self.name])
     }
 
-    /// The words that run a command in its container.
     pub fn exec_words(&self) -> [&str; 5] {
         ["kubelet-standin", "pod", "exec", &self.name, "--"]
     }
 
-    /// The same, to be given a command.
     pub fn exec_command(&self) -> Command {
         let mut command = Command::new("kubelet-standin");
         command.args(["pod", "exec", &self.name, "--"]);
@@ -188,7 +180,6 @@ impl Pod {
         self.wait_settled();
     }
 
-    /// The pod once its guest runs.
     pub fn running(self) -> Pod {
         self.wait_running();
         self
@@ -242,12 +233,10 @@ impl Pod {
         wait_until(&format!("{} {state}", self.name), || self.is(state));
     }
 
-    /// Until it has no instance any more.
     pub fn wait_released(&self) {
         wait_until(&format!("{} has no instance", self.name), || self.state().is_none());
     }
 
-    /// What the daemon says of its instance.
     pub fn described(&self) -> Value {
         describe()["node"]["instances"][&self.uid].clone()
     }
@@ -255,18 +244,6 @@ impl Pod {
     /// Whether what `steliactl show` prints has this text.
     pub fn shows(&self, text: &str) -> bool {
         run(&["steliactl", "--json", "show", &self.uid]).contains(text)
-    }
-
-    /// The counts that the journal has of this pod's last registration (`registered`) or attach (`isolated`).
-    pub fn told_counts(&self, word: &str) -> impl Iterator<Item = u32> {
-        let told = journal(&["-u", "steliad", "-g", &self.uid]);
-        let line = told.lines().rfind(|line| line.starts_with(word));
-        let line = line.unwrap_or_else(|| panic!("no {word:?}: {told}"));
-        println!("  {line}");
-        let (_, counts) = line.rsplit_once(": ").expect("counts");
-        let counts = counts.split(|c: char| !c.is_ascii_digit());
-        let counts: Vec<u32> = counts.filter_map(|number| number.parse().ok()).collect();
-        counts.into_iter()
     }
 
     /// Whether `verify` has nothing to say of it, and what it prints.
@@ -284,32 +261,26 @@ impl Pod {
         PathBuf::from(CGROUP).join(self.cgroup.trim_start_matches('/'))
     }
 
-    /// A file of the container's own cgroup.
     pub fn file(&self, name: &str) -> String {
         read(self.origin().join(name))
     }
 
-    /// A file of the instance's scope.
     pub fn scope_file(&self, name: &str) -> String {
         read(self.scope().join(name))
     }
 
-    /// A file of the vCPUs' cgroup.
     pub fn vcpu_file(&self, name: &str) -> String {
         read(self.vcpu().join(name))
     }
 
-    /// The kind of the vCPUs' partition.
     pub fn partition(&self) -> String {
         self.vcpu_file("cpuset.cpus.partition")
     }
 
-    /// The CPUs of the vCPUs' cgroup.
     pub fn effective(&self) -> CpuSet {
         cpus(&self.vcpu_file("cpuset.cpus.effective"))
     }
 
-    /// Where the instance floats.
     pub fn float_cpus(&self) -> CpuSet {
         cpus(&read(self.float().join("cpuset.cpus")))
     }
@@ -324,8 +295,12 @@ impl Pod {
         assert_eq!(scopes(), BTreeSet::from([self.scope()]));
     }
 
+    pub fn unit(&self) -> String {
+        format!("stelia-instance-{}.scope", self.uid)
+    }
+
     pub fn scope(&self) -> PathBuf {
-        PathBuf::from(format!("{SLICE}/stelia-instance-{}.scope", self.uid))
+        PathBuf::from(SLICE).join(self.unit())
     }
 
     /// Whether the instance's cgroups are in the container's own.
@@ -398,14 +373,17 @@ impl Threads {
         self.others.iter().filter(is_so).collect()
     }
 
-    /// One of them.
     pub fn one(&self, beginning: &str) -> &Thread {
         self.named(beginning)
             .first()
             .unwrap_or_else(|| panic!("no {beginning}: {self:#?}"))
     }
 
-    /// Which vCPU threads they are, whatever CPUs they have.
+    /// How long its vCPUs ran, ns.
+    pub fn ran(&self) -> u64 {
+        self.vcpus.iter().map(|vcpu| run_time(vcpu.tid)).sum()
+    }
+
     pub fn identities(&self) -> BTreeSet<(u32, u64)> {
         identities(&self.vcpus)
     }

@@ -2,9 +2,7 @@
 
 use stelia_cpus::CpuSet;
 
-use super::{
-    CGROUP, Pod, SLICE, Thread, Threads, cpus, describe, kind, partitioned, pool, printed, read, thread, workers,
-};
+use super::*;
 
 /// Everything an isolated instance promises. `vcpus` is how many its guest has. Answers its threads.
 pub fn assert_isolated(pod: &Pod, vcpus: usize) -> Threads {
@@ -17,18 +15,15 @@ pub fn assert_isolated_beside(pod: &Pod, vcpus: usize, shared: &CpuSet) -> Threa
     assert_eq!(threads.vcpus.len(), vcpus, "{threads:#?}");
     assert_eq!(wrong(pod, &threads.vcpus, &threads.others, shared, |_| false), None);
     assert!(threads.others.len() >= 3, "{threads:#?}");
-    assert_eq!(threads.anchor.len(), 1, "{threads:#?}");
-    let in_place = pod.is_in_place();
-    for thread in &threads.anchor {
-        let place = if in_place { pod.float() } else { pod.origin() };
-        assert_eq!(thread.cgroup, place, "{thread:?}");
-    }
-    let anchor = threads.anchor.first().map(|t| t.tid.to_string()).unwrap_or_default();
-    let (file, left) = if in_place {
-        ("cgroup.threads", String::new())
-    } else {
-        ("cgroup.procs", anchor)
+    let [anchor] = &threads.anchor[..] else {
+        panic!("not one anchor: {threads:#?}")
     };
+    let (place, file, left) = if pod.is_in_place() {
+        (pod.float(), "cgroup.threads", String::new())
+    } else {
+        (pod.origin(), "cgroup.procs", anchor.tid.to_string())
+    };
+    assert_eq!(anchor.cgroup, place, "{anchor:?}");
     assert_eq!(pod.file(file), left, "what is left in the origin");
     assert_eq!(cpus(&pod.vcpu_file("cpuset.cpus")), pod.exclusive());
     pod.assert_is("isolated");
@@ -99,7 +94,6 @@ pub fn assert_given_back(pod: &Pod, before: Threads) {
     }
 }
 
-/// Where an instance floats.
 pub fn near_pool(pod: &Pod) -> CpuSet {
     near(&pool(), &pod.exclusive())
 }

@@ -7,8 +7,7 @@ use super::{Bus, Pod, kind, thread, wait_until};
 /// The stand-in's words for a pod with a CPU of its own.
 pub const ONE_CPU: [&str; 2] = ["--cpus", "1"];
 
-/// A pod that does nothing: its first process is the vCPU, another one the anchor, and the third one floats. It costs the node three sleeping
-/// processes where a VM costs it an emulated machine.
+/// A pod of three processes that sleep: the first is the vCPU, another the anchor, and the third floats. It costs the node less than a VM.
 pub struct Sleeper {
     pub pod: Pod,
     pub anchor: u32,
@@ -40,14 +39,12 @@ impl Sleeper {
         sleeper
     }
 
-    /// Registered and attached.
     pub fn isolate(&self, bus: &Bus) {
         let path = bus.register(&self.pod, self.anchor);
         let attached = bus.try_attach(&path, self.pod.pid, &[1]);
         attached.unwrap_or_else(|error| panic!("attach {}: {error}", self.pod.name));
     }
 
-    /// What an isolated instance promises, of this one.
     pub fn assert_whole(&self) {
         let pod = &self.pod;
         let exclusive = pod.exclusive();

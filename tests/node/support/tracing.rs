@@ -34,14 +34,12 @@ fn tracing(file: &str, value: &str) {
     put(format!("{TRACING}/{file}"), value);
 }
 
-/// Record what is switched in on these CPUs meanwhile.
 pub fn record(cpus: &CpuSet, meanwhile: Duration) {
     start_recording(cpus);
     sleep(meanwhile);
     stop_recording();
 }
 
-/// Record what is switched in on these CPUs from now on.
 pub fn start_recording(cpus: &CpuSet) {
     tracing("tracing_on", "0");
     tracing("buffer_size_kb", "16384");
@@ -71,7 +69,6 @@ pub fn recorded_under_noise(cpus: &CpuSet) -> Switches {
     switches
 }
 
-/// The switches in a trace.
 pub fn switches(trace: &str) -> Switches {
     let mut counts = BTreeMap::new();
     for line in trace.lines().filter(|line| line.contains("sched_switch:")) {
@@ -102,7 +99,6 @@ pub fn strange_to_vcpus(seen: &Switches, vcpus: &[Thread]) -> Switches {
     strange.map(|(who, times)| (who.clone(), *times)).collect()
 }
 
-/// How often they were switched in, in all.
 pub fn times(of: &Switches) -> u64 {
     of.values().map(|times| u64::from(*times)).sum()
 }
@@ -178,11 +174,6 @@ impl Trace {
         trace
     }
 
-    /// Whether it is still there.
-    pub fn exists(&self) -> bool {
-        self.folder.exists()
-    }
-
     /// What was recorded: the trace, whole.
     pub fn text(self) -> String {
         put(self.folder.join("tracing_on"), "0");
@@ -207,9 +198,11 @@ impl Trace {
         entries
     }
 
-    /// The CPUs on which vCPUs entered.
-    pub fn entered(self) -> CpuSet {
-        self.end().iter().map(|entry| entry.cpu).collect()
+    /// vCPUs entered, and on the pod's CPUs alone.
+    pub fn assert_entered_on_own(self, pod: &Pod) {
+        let entered: CpuSet = self.end().iter().map(|entry| entry.cpu).collect();
+        let is_own = !entered.is_empty() && entered.is_subset(&pod.exclusive());
+        assert!(is_own, "{entered}\n{}", pod.logs());
     }
 }
 

@@ -15,11 +15,9 @@ pub const IOMMUFD: &str = "/dev/iommu";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind {
-    /// Its PCI class.
     class: &'static str,
     /// What its name in QEMU begins with.
     pub id: &'static str,
-    /// As pods ask for it.
     pub resource: &'static str,
 }
 
@@ -40,14 +38,12 @@ pub const DISK: Kind = Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Given {
     pub kind: Kind,
-    /// Its PCI address.
     pub address: String,
     pub node: u32,
     pub group: String,
 }
 
 impl Given {
-    /// That of this NUMA node.
     pub fn at(kind: Kind, node: u32) -> Self {
         let found = given().into_iter().find(|one| one.kind == kind && one.node == node);
         found.unwrap_or_else(|| panic!("no {kind:?} at node {node}: {:#?}", given()))
@@ -69,7 +65,6 @@ impl Given {
         all().into_iter().filter(own).collect()
     }
 
-    /// Whether an interrupt of this name is one of its own.
     pub fn is_vector(&self, name: &str) -> bool {
         name.starts_with("vfio-") && name.ends_with(&format!("({})", self.address))
     }
@@ -82,12 +77,10 @@ impl Given {
         format!("/dev/vfio/devices/{}", name.display())
     }
 
-    /// What a container needs to have it by its group.
     pub fn files_of_group(&self) -> Vec<String> {
         vec![format!("/dev/vfio/{}", self.group), "/dev/vfio/vfio".to_owned()]
     }
 
-    /// What a container needs to have it by iommufd.
     pub fn files_of_iommufd(&self) -> Vec<String> {
         vec![self.file(), IOMMUFD.to_owned()]
     }
@@ -103,7 +96,6 @@ impl Given {
     }
 }
 
-/// All of them.
 pub fn given() -> Vec<Given> {
     let addresses: BTreeSet<PathBuf> = fs::read_dir(BUS).expect(BUS).flatten().map(|e| e.path()).collect();
     let given = addresses.into_iter().filter_map(|path| {
@@ -124,7 +116,6 @@ pub fn given() -> Vec<Given> {
     given.collect()
 }
 
-/// The plugins, each a process.
 pub struct Plugins {
     _processes: Vec<Killed>,
 }

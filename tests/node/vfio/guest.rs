@@ -49,8 +49,7 @@ while :; do
 done
 "#;
 
-/// A pod's VM with 2 vCPUs on these CPUs and `devices`, for which its pod asks its plugins. `memory` says where QEMU is to take the guest's memory,
-/// in the words of its objects.
+/// A VM with 2 vCPUs on these CPUs and `devices`, for which its pod asks. `memory`: QEMU's words for where the guest's memory is taken.
 pub fn start(name: &str, cpus: &str, devices: &[Given], memory: &str) -> Pod {
     start_with(name, cpus, devices, devices, memory)
 }
@@ -79,13 +78,11 @@ pub fn texts(words: &[String]) -> Vec<&str> {
     words.iter().map(String::as_str).collect()
 }
 
-/// The guest's initramfs.
 pub fn make() {
     make_initramfs(INITRAMFS, INIT, &["igb", "nvme"]);
 }
 
-/// Those of a pod with these CPUs that asks its plugins for these devices. VFIO counts what it pins against RLIMIT_MEMLOCK, from which the capability
-/// frees.
+/// A pod's, which asks for these devices. VFIO counts what it pins against RLIMIT_MEMLOCK, from which the capability frees.
 pub fn options(cpus: &str, devices: &[Given]) -> Vec<String> {
     let mut options = ["--cpuset", cpus, "--cap", "IPC_LOCK"].map(str::to_owned).to_vec();
     for kind in [CARD, DISK] {
@@ -108,7 +105,6 @@ pub fn unplug(pod: &Pod, device: &Given) {
     wait_until("QEMU has no such device", || !list().contains(&format!("\"{id}\"")));
 }
 
-/// Gives it to the guest while that runs.
 pub fn plug(pod: &Pod, device: &Given) {
     let place = json!({"driver": "vfio-pci", "host": device.address, "id": device_id(device)});
     execute(pod, "device_add", &place);
@@ -175,7 +171,6 @@ pub fn wait_working(pod: &Pod, devices: &[Given]) -> Counts {
     })
 }
 
-/// The process that is QEMU.
 pub fn qemu_pid(pod: &Pod) -> u32 {
     let named = |pid: &u32| comm(pid).starts_with("qemu-system");
     container_of(pod.pid).into_keys().find(named).expect("QEMU's process")

@@ -17,7 +17,6 @@ pub fn with_devices(body: impl FnOnce()) {
     with_plugins(|| Plugins::start(Given::files_of_group), body);
 }
 
-/// The same with the plugins that this starts.
 pub fn with_plugins(start: fn() -> Plugins, body: impl FnOnce()) {
     on_node_undoing(device_plugin::stop, || {
         let _plugins = start();
@@ -44,6 +43,14 @@ pub fn shown_devices(locality: &Value) -> Vec<(String, u64, bool)> {
         .collect();
     devices.sort();
     devices
+}
+
+/// `show` names these devices, each by kubelet's resource and by its address, on NUMA node 0, which is the VM's.
+pub fn assert_shown_on_node_0(locality: &Value, given: &[Given]) {
+    let names = given.iter().flat_map(|one| [one.kind.resource.to_owned(), one.shown()]);
+    let mut expected: Vec<_> = names.map(|name| (name, 0, true)).collect();
+    expected.sort();
+    assert_eq!(shown_devices(locality), expected, "{locality:#}");
 }
 
 /// The bytes of a VM's memory without page cache, and those on NUMA nodes without CPUs of the VM's.
@@ -89,17 +96,11 @@ fn a_vm_with_its_devices_on_its_own_node_has_its_memory_pinned_there() {
             assert_eq!(own.devices[&Some(0)].first(), Some(&one.address), "{record:?}");
         }
         let locality = settled_locality(&pod, MEMORY_MIB);
-        let mut expected = Vec::new();
-        for one in &given {
-            expected.extend([(one.kind.resource.to_owned(), 0, true), (one.shown(), 0, true)]);
-        }
-        expected.sort();
-        assert_eq!(shown_devices(&locality), expected, "{locality}");
+        assert_shown_on_node_0(&locality, &given);
         assert_eq!(locality["nodes"], serde_json::json!([0]));
         let (_, remote) = held_and_remote(&locality).expect("memory");
         assert!(remote < 64 << 20, "{remote}");
-        let (whole, text) = pod.verified();
-        assert!(whole, "{text}");
+        run(&["steliactl", "verify", "--now", &pod.uid]);
         assert_eq!(doctor_of_places(), ["1 VM, none with remote memory or devices"]);
 
         // The kernel moves no page that a device may write to.

@@ -31,7 +31,6 @@ fn booked(pod: &Pod, device: &Given) -> bool {
     own.keys().any(|name| device.is_vector(name))
 }
 
-/// Every vector of these devices fires on the VM's own CPUs.
 fn on_its_own_cpus(pod: &Pod, devices: &[Given]) {
     wait_until("every device has its vectors", || {
         places(devices).len() == devices.len() * 3

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::pods::{Manifest, config, delete, exec, qemu};
+use super::pods::{Manifest, delete, exec, qemu, userdata};
 use super::{on_crio, restart_programs};
 use crate::real::kubelet::manifest::{INSTANCE, running_again};
 use crate::support::*;
@@ -14,13 +14,11 @@ fn unregistered(name: &str) -> Manifest {
     Manifest::new(name, &["sh", "-c", &script]).with_device()
 }
 
-fn is_adopted(pod: &Pod) -> bool {
-    wrong_if_adopted(pod, is_qemus_vcpu).is_none() && pod.threads().others.len() >= 3
-}
-
 /// Everything that is restarted finds the VM as it was, and CRI-O still runs programs in its container.
 fn assert_survives_restarts(pod: &Pod) {
-    restart_programs(pod, || is_adopted(pod));
+    restart_programs(pod, || {
+        wrong_if_adopted(pod, is_qemus_vcpu).is_none() && pod.threads().others.len() >= 3
+    });
     assert_eq!(told_of(ADOPTED, pod).len(), 1);
     let shell = exec(pod, "sleep 1000 > /dev/null 2>&1 & echo started");
     assert_eq!(shell, "started\n");
@@ -74,11 +72,8 @@ fn a_vm_is_adopted_in_the_slice_and_given_back_when_it_ends() {
 /// It ends when it is told to.
 const SERVING: &str = "trap exit TERM; for n in 1 2 3; do { while :; do :; done; } & done; wait";
 
-/// What `is_partition` has, and nothing of the container was moved.
 fn is_whole(pod: &Pod) -> bool {
-    let scope = pod.origin().parent().expect("a scope").to_owned();
-    let is_own = |thread: &Thread| thread.cgroup.starts_with(&scope) && thread.allowed.is_subset(&pod.exclusive());
-    is_partition(pod) && all_threads(container_of(pod.pid)).iter().all(is_own)
+    is_partition(pod) && moved_thread(pod).is_none()
 }
 
 fn until_whole(pod: &Pod) {
@@ -109,8 +104,7 @@ fn assert_named(pod: &Pod, namespace: &str) {
     assert_says(&run("steliactl list"), &[&format!("{namespace}/{}", pod.name)]);
 }
 
-/// Annotations by which a pod says that it is another one, in the keys of CRI-O and of containerd. CRI-O copies a pod's annotations to its
-/// containers.
+/// The pod says that it is another one, in the keys of CRI-O and of containerd: CRI-O copies a pod's annotations to its containers.
 fn forged(manifest: Manifest) -> Manifest {
     manifest.with_metadata(
         "annotations",
@@ -136,7 +130,8 @@ fn a_container_is_its_own_pods_whatever_the_pods_annotations_say() {
         configure("[[adopt]]\nuse = \"qemu\"\nnamespaces = [\"team-a\"]\n");
         // Adopted are the VMs of the namespace, and no other pod's.
         let liar = forged(unregistered("liar")).apply();
-        assert_eq!(config(&liar)["annotations"]["io.kubernetes.pod.namespace"], "default");
+        let config = json(&read(userdata(&liar).join("config.json")));
+        assert_eq!(config["annotations"]["io.kubernetes.pod.namespace"], "default");
         let honest = unregistered("honest").with_metadata("namespace", "team-a").apply();
         until_adopted(&honest, is_qemus_vcpu);
         assert_named(&honest, "team-a");

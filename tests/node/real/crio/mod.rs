@@ -9,7 +9,7 @@ use crate::real::kubelet::frame::kubelet_journal;
 use crate::real::kubelet::manifest::{running_again, seen};
 use crate::support::pod_recording::{KUBELET_WITH_CRIO, assert_recorded, record_pod};
 use crate::support::*;
-use pods::{Manifest, delete, delete_all, is_ready, short_name, userdata};
+use pods::{Manifest, delete, delete_all, short_name, userdata};
 
 /// Run a test body on the node of CRI-O, and hold the node to being as clean as before when its pods are deleted.
 fn on_crio(body: impl FnOnce()) {
@@ -21,7 +21,9 @@ fn on_crio(body: impl FnOnce()) {
 }
 
 fn until_ready(pod: &Pod) {
-    wait_until_or("kubelet says ready", kubelet_journal, || is_ready(pod));
+    wait_until_or("kubelet says ready", kubelet_journal, || {
+        seen(short_name(pod)).is_some_and(|found| found["status"]["containerStatuses"][0]["ready"] == true)
+    });
 }
 
 /// Restart the node's programs, one after the other. `holds` is what is so again afterwards, of the same container.

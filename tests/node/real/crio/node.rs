@@ -10,8 +10,7 @@ use crate::support::*;
 
 /// The image of every container: folders and links, into which pods mount the node's `/usr`.
 pub const IMAGE: &str = "127.0.0.1:5000/node:latest";
-/// crun as CRI-O calls it. Not the node's own: crun before 1.22 takes the quota -1, which kubelet gives containers with exclusive CPUs, for one
-/// of 1 % (crun#1794).
+/// crun as CRI-O calls it. The node's own is older than 1.22, which takes kubelet's quota of -1 for one of 1 % (crun#1794).
 pub const CRUN: [&str; 3] = ["/job/real/crun", "--root", "/run/crun"];
 
 /// As on OpenShift's nodes: conmon is in the pod's slice, and pods have no infra container.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::node::{CRUN, IMAGE};
 use crate::real::kubelet::frame::{CRIO, kubelet_journal, pods, remove_manifests};
 use crate::real::kubelet::manifest::{
-    self, INSTANCE, NODE, ask_for_device, pod, running_again, seen, sleeper, with_mounts, with_volumes,
+    self, INSTANCE, NODE, ask_for_device, pod, running_again, sleeper, with_mounts, with_volumes,
 };
 use crate::support::*;
 
@@ -15,7 +15,6 @@ use crate::support::*;
 pub struct Manifest(Value);
 
 impl Manifest {
-    /// `command` is the container's.
     pub fn new(name: &str, command: &[&str]) -> Self {
         let mut container = with_mounts(sleeper(INSTANCE, "2", "400Mi"), command);
         container["image"] = IMAGE.into();
@@ -25,9 +24,9 @@ impl Manifest {
         Self(text)
     }
 
-    /// A VM of two vCPUs that `stelia-runner` starts.
     pub fn of_runner(name: &str) -> Self {
-        Self::new(name, &[words(RUNNER), qemu()].concat()).with_device()
+        let runner = words("/usr/bin/stelia-runner run --qmp /vm/qmp --grace 1 --");
+        Self::new(name, &[runner, qemu()].concat()).with_device()
     }
 
     pub fn with_device(mut self) -> Self {
@@ -76,8 +75,6 @@ impl Manifest {
     }
 }
 
-const RUNNER: &str = "/usr/bin/stelia-runner run --qmp /vm/qmp --grace 1 --";
-
 /// QEMU with a guest of two vCPUs that never ends.
 pub fn qemu() -> Vec<&'static str> {
     [&Accel::of_node().qemu()[..], &["-smp", "2"]].concat()
@@ -88,19 +85,9 @@ pub fn short_name(pod: &Pod) -> &str {
     pod.name.trim_end_matches(NODE).trim_end_matches('-')
 }
 
-/// Whether kubelet takes the pod's container for ready.
-pub fn is_ready(pod: &Pod) -> bool {
-    seen(short_name(pod)).is_some_and(|found| found["status"]["containerStatuses"][0]["ready"] == true)
-}
-
 /// The container's folder of CRI-O.
 pub fn userdata(pod: &Pod) -> PathBuf {
     Path::new(CRIO).join(container_id(pod)).join("userdata")
-}
-
-/// The container's configuration.
-pub fn config(pod: &Pod) -> Value {
-    json(&read(userdata(pod).join("config.json")))
 }
 
 /// Run a script in the container as CRI-O does: with crun, in the container's own cgroup.

@@ -13,11 +13,6 @@ use crate::support::*;
 
 const KVM: &str = "/dev/kvm";
 
-/// The container's scope.
-fn crio_scope(pod: &Pod) -> PathBuf {
-    pod.origin().parent().expect("a scope").to_owned()
-}
-
 #[test]
 fn a_vm_that_registers_is_isolated_through_restarts_and_killed_and_given_back() {
     on_crio(|| {
@@ -47,7 +42,7 @@ fn a_vm_that_registers_is_isolated_through_restarts_and_killed_and_given_back() 
         again.wait_running();
         until_ready(&again);
         let before = assert_isolated(&again, 2);
-        wait_until("nothing of the first one is left", || !crio_scope(&pod).exists());
+        wait_until("nothing of the first one is left", || !own(&pod).exists());
         again.assert_alone();
 
         again.deregister();
@@ -72,7 +67,6 @@ fn with_shell(name: &str) -> Manifest {
     manifest
 }
 
-/// Run a script in float; its output.
 fn in_float(pod: &Pod, script: &str) -> String {
     let volume = format!("/var/lib/kubelet/pods/{}/volumes/kubernetes.io~empty-dir/vm", pod.uid);
     let volume = PathBuf::from(volume);
@@ -105,8 +99,7 @@ fn devices_and_limits_that_cruns_container_has_are_those_of_its_instance() {
         let pod = with_shell("bound").apply().running();
         assert_isolated(&pod, 2);
 
-        let instance = format!("stelia-instance-{}.scope", pod.uid);
-        assert_eq!(property("DevicePolicy", &instance), "strict");
+        assert_eq!(property("DevicePolicy", &pod.unit()), "strict");
         let (of_crun, of_instance) = (exec(&pod, OPEN), in_float(&pod, OPEN));
         // crun permits every container the console of the node, which no container needs.
         let without_console = |opened: &str| -> Vec<String> {
@@ -120,17 +113,17 @@ fn devices_and_limits_that_cruns_container_has_are_those_of_its_instance() {
             assert!(of_instance.lines().any(|one| one == line), "{line}: {of_instance}");
         }
 
-        let both = |file: &str| [crio_scope(&pod), pod.origin()].map(|cgroup| read(cgroup.join(file)));
+        let scope = own(&pod);
+        let of_crun = |file: &str| read(scope.join(file));
         assert_eq!(pod.scope_file("memory.max"), (400u64 << 20).to_string());
         // CRI-O's scope has no limit of its own: kubelet limits all pods together.
-        let above = crio_scope(&pod);
-        let above = above.ancestors().map(|cgroup| cgroup.join("pids.max"));
+        let above = scope.ancestors().map(|cgroup| cgroup.join("pids.max"));
         let limits = above.filter(|file| file.exists()).map(read);
         let limits = limits.filter_map(|limit| limit.parse::<u64>().ok());
         let least = limits.min().expect("a limit above the container");
-        assert_eq!(both("pids.max")[0], "max");
+        assert_eq!(of_crun("pids.max"), "max");
         assert_eq!(pod.scope_file("pids.max"), least.to_string());
-        assert_eq!(pod.scope_file("cpu.weight"), both("cpu.weight")[0]);
+        assert_eq!(pod.scope_file("cpu.weight"), of_crun("cpu.weight"));
 
         // A program that CRI-O runs in the container comes to where crun puts it, and runs on shared CPUs.
         exec(&pod, "sleep 1000 > /dev/null 2>&1 & echo started");

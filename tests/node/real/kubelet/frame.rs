@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::real::image::make_image;
 use crate::real::program;
 use crate::support::apiserver::ask;
+use crate::support::pod_recording::CONTAINERD;
 use crate::support::*;
 
 pub const UNIT: &str = "kubelet.service";
@@ -19,8 +20,6 @@ const SETTINGS: &str = "/run/kubelet-node/kubelet.yaml";
 const UNIT_FILE: &str = "/run/systemd/system/kubelet.service";
 /// kubelet's port without TLS and authorization.
 const SERVER: &str = "127.0.0.1:10255";
-/// Where containerd's shims keep the containers of the CRI.
-const TASKS: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
 /// Where CRI-O has its containers' folders.
 pub const CRIO: &str = "/run/containers/storage/overlay-containers";
 const CONTAINERD_SETTINGS: &str = "/run/kubelet-node/containerd.toml";
@@ -50,16 +49,10 @@ fn start_containerd() {
     });
 }
 
-/// The containers that the runtime has, sandboxes among them.
-fn containers() -> Vec<String> {
-    names_in(TASKS)
-}
-
-/// The first process of a container that has one.
 pub fn first_process(runtime: &str, id: &str) -> Option<u32> {
     let file = match runtime {
         "cri-o" => format!("{CRIO}/{id}/userdata/pidfile"),
-        _ => format!("{TASKS}/{id}/init.pid"),
+        _ => format!("{CONTAINERD}/{id}/init.pid"),
     };
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
@@ -103,18 +96,12 @@ pub fn wait_ready() {
     });
 }
 
-/// The pods end, and kubelet starts anew with other settings.
-pub fn change(more: &Value, flags: &str) {
-    stop();
-    start(more, flags);
-}
-
 /// Removes the manifests, waits for the containers' end, and stops kubelet.
 pub fn stop() {
     remove_manifests();
     // A test may have ended while it was stopped.
     run(&["systemctl", "start", UNIT]);
-    wait_until_or("no container runs", kubelet_journal, || containers().is_empty());
+    wait_until_or("no container runs", kubelet_journal, || names_in(CONTAINERD).is_empty());
     run(&["systemctl", "stop", UNIT]);
 }
 
@@ -127,17 +114,8 @@ pub fn remove_manifests() {
 /// As on a node on which kubelet never ran, but for its certificate, which takes an emulated node seconds to make.
 fn forget() {
     device_plugin::stop();
-    for entry in fs::read_dir(HOME).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.ends_with("pki") {
-            continue;
-        }
-        let removed = if path.is_dir() {
-            fs::remove_dir_all(&path)
-        } else {
-            fs::remove_file(&path)
-        };
-        removed.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    for name in names_in(HOME).iter().filter(|name| *name != "pki") {
+        run(&["rm", "--recursive", &format!("{HOME}/{name}")]);
     }
 }
 
@@ -152,7 +130,6 @@ pub fn pods() -> Vec<Value> {
     list["items"].as_array().cloned().unwrap_or_default()
 }
 
-/// The last lines of kubelet, its runtime, and ours.
 pub fn kubelet_journal() -> String {
     journal_of(&[UNIT, "crio", "stelia*"])
 }

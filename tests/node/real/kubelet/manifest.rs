@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -90,30 +89,22 @@ pub fn name_of(pod: &Value) -> &str {
     pod["metadata"]["name"].as_str().expect("a name")
 }
 
-fn path_of(name: &str) -> PathBuf {
-    Path::new(MANIFESTS).join(format!("{name}.yaml"))
-}
-
 /// The pod becomes static. kubelet reads no file whose name begins with a dot.
 pub fn apply(pod: &Value) {
     let name = name_of(pod);
-    let new = Path::new(MANIFESTS).join(format!(".{name}"));
+    let new = format!("{MANIFESTS}/.{name}");
     put(&new, pod.to_string());
-    fs::rename(&new, path_of(name)).expect("a manifest");
+    fs::rename(&new, format!("{MANIFESTS}/{name}.yaml")).expect("a manifest");
 }
 
 /// The pod's file is removed, and it is waited until neither kubelet nor its state has the pod.
 pub fn delete(name: &str) {
     let uid = seen(name).map(|pod| text(&pod["metadata"]["uid"]));
-    fs::remove_file(path_of(name)).expect("a manifest");
+    fs::remove_file(format!("{MANIFESTS}/{name}.yaml")).expect("a manifest");
     let is_forgotten = |uid: &String| kubelet_state()["entries"].get(uid).is_none();
     wait_until(&format!("kubelet forgets {name}"), || {
         seen(name).is_none() && uid.as_ref().is_none_or(is_forgotten)
     });
-}
-
-pub fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
 }
 
 /// What kubelet says of a static pod.
@@ -122,15 +113,12 @@ pub fn seen(name: &str) -> Option<Value> {
     pods().into_iter().find(|pod| name_of(pod) == name)
 }
 
-/// What kubelet makes of a pod.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The CPUs of the containers that have exclusive ones.
     Admitted(BTreeMap<String, String>),
-    Rejected {
-        reason: String,
-        message: String,
-    },
+    /// The reason and the message.
+    Rejected(String, String),
 }
 
 /// Waits until kubelet has decided.
@@ -140,17 +128,13 @@ pub fn verdict(name: &str) -> Verdict {
     });
     let status = &decided["status"];
     if status["phase"] == "Failed" {
-        let (reason, message) = (text(&status["reason"]), text(&status["message"]));
-        return Verdict::Rejected { reason, message };
+        return Verdict::Rejected(text(&status["reason"]), text(&status["message"]));
     }
     let uid = text(&decided["metadata"]["uid"]);
     let entries = kubelet_state()["entries"][&uid].clone();
     let entries = entries.as_object().into_iter().flatten();
-    Verdict::Admitted(
-        entries
-            .map(|(container, cpus)| (container.clone(), text(cpus)))
-            .collect(),
-    )
+    let cpus = entries.map(|(container, cpus)| (container.clone(), text(cpus)));
+    Verdict::Admitted(cpus.collect())
 }
 
 /// A container of a pod that runs, as the other tests know pods.

@@ -27,7 +27,6 @@ struct Response {
     message: String,
 }
 
-/// The command socket of a launcher.
 pub struct Socket(pub PathBuf);
 
 impl Socket {

@@ -10,7 +10,6 @@ pub const NAME: &str = "vm";
 pub const DOMAIN: &str = "default_vm";
 /// So many sockets of one vCPU may be plugged in all.
 pub const MOST: usize = 4;
-/// The volume that is plugged and unplugged.
 pub const VOLUME: &str = "data";
 
 /// What of the VMI changes.
@@ -85,7 +84,6 @@ impl Vmi {
         })
     }
 
-    /// As virt-handler sends it.
     pub fn request(self) -> VmiRequest {
         let cpu = |id: u32| Cpu {
             id,

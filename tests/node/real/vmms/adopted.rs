@@ -2,8 +2,7 @@
 
 use rstest::rstest;
 
-use super::{CPUS, Vm, Vmm, Way, command, guest, released};
-use crate::real::program;
+use super::{Vm, Vmm, Way};
 use crate::support::*;
 
 /// The ready-made rule of this VMM. Where containers become partitions no audit runs but those that are asked for: the ends of VMs are noticed without.
@@ -17,7 +16,7 @@ pub fn rule(vmm: Vmm, way: Way) -> String {
 }
 
 pub fn test_life_and_restore(vmm: Vmm, way: Way) {
-    adopting(&rule(vmm, way), || {
+    configured_on_kvm(&rule(vmm, way), || {
         let vm = Vm::start(vmm, way);
         vm.go_through_its_life();
         vm.assert_not_called_qemu();
@@ -55,35 +54,4 @@ impl Vm {
             assert!(timer.allowed.is_disjoint(&own), "{timer:?}");
         }
     }
-}
-
-/// A VMM that is the container's first process, by the name of its release.
-#[test]
-fn a_vmm_that_is_the_first_process_is_adopted_where_the_runtime_copes() {
-    adopting("", || {
-        for vmm in [Vmm::CloudHypervisor, Vmm::Firecracker] {
-            guest::make();
-            let boot = command(vmm, &format!("exec /tmp/{}", released(vmm)), &guest::words(vmm));
-            let file = program(vmm.name()).display().to_string();
-            let script = format!("ln -s {file} /tmp/{}; {boot}", released(vmm));
-            let options = [Accel::Kvm.device(), &["--cpus", CPUS, "--runtime", "runc"]].concat();
-            let pod = Pod::start(&format!("{}-first", vmm.name()), &options, &["sh", "-c", &script]);
-            configure(&rule(vmm, Way::Slice));
-            let now = pod.clone();
-            let end = || {
-                unconfigure();
-                now.delete(0);
-            };
-            if is_sid() {
-                Vm::of(vmm, Way::InPlace, pod).until_isolated("the first process", 2);
-                end();
-                continue;
-            }
-            let is_final = |reason: &(String, String)| reason.0 == "NoAnchor";
-            wait_until("it is refused", || refused(&pod).filter(is_final));
-            let listed = run(&["steliactl", "list", "--unmanaged"]);
-            assert!(listed.contains("NoAnchor"), "{listed}");
-            end();
-        }
-    });
 }

@@ -13,7 +13,7 @@ fn whole_life_and_restore(#[values(Way::Slice, Way::Container)] way: Way) {
 
 #[test]
 fn without_its_sandbox_in_the_slice() {
-    adopting(&rule(Vmm::Crosvm, Way::Slice), || {
+    configured_on_kvm(&rule(Vmm::Crosvm, Way::Slice), || {
         let words = [vec!["--disable-sandbox".to_owned()], guest::words(Vmm::Crosvm)].concat();
         let vm = Vm::start_words(Vmm::Crosvm, Way::Slice, &words);
         vm.until_isolated("boot", 2);

@@ -50,10 +50,6 @@ assert zstd.ZSTD_decompress(kernel, length, payload, size) == length, "the kerne
 open(sys.argv[2], "wb").write(kernel.raw[:length])
 "#;
 
-/// What it has on its kernel's command line beside the usual words: it has no ACPI power button, ends when its guest resets by the keyboard's controller,
-/// and has no PCI.
-const FIRECRACKER_WORDS: &str = "reboot=k pci=off";
-
 /// The kernel, the initramfs and Firecracker's configuration for this many vCPUs, made where they are not there yet.
 pub fn make() {
     if Path::new(INITRAMFS).exists() {
@@ -100,11 +96,12 @@ fn texts(words: &[&[&str]]) -> Vec<String> {
 }
 
 fn configuration() -> String {
+    // Firecracker has no PCI and no power button, and ends when its guest resets by the keyboard's controller.
     let all = serde_json::json!({
         "boot-source": {
             "kernel_image_path": UNPACKED,
             "initrd_path": INITRAMFS,
-            "boot_args": format!("{KERNEL_WORDS} {FIRECRACKER_WORDS}"),
+            "boot_args": format!("{KERNEL_WORDS} reboot=k pci=off"),
         },
         "drives": [],
         "machine-config": {"vcpu_count": 2, "mem_size_mib": 128},

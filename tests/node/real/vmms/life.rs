@@ -23,14 +23,16 @@ enum Order {
 impl Vm {
     /// From the boot to the end: everything but the restore.
     pub fn go_through_its_life(&self) {
-        self.record_the_boot();
+        wait_until("its vCPU threads", || self.threads().vcpus.len() == 2);
+        self.record(Moment::Booting);
         let threads = self.until_isolated("boot", 2);
         self.until_alive("boot", 0);
         self.record(Moment::Booted);
         self.assert_no_other_task(&threads);
         self.pause_and_resume();
         if self.vmm == Vmm::CloudHypervisor {
-            self.resize();
+            self.resize_to(3);
+            self.resize_to(2);
             self.reboot();
             self.shut_down_and_boot();
         }
@@ -59,11 +61,6 @@ impl Vm {
         let beside: Vec<_> = switches.keys().filter(|(_, _, tid)| of_vm.contains(tid)).collect();
         let is_alone = self.way == Way::Container || beside.is_empty();
         assert!(is_alone, "the VMM's own: {beside:?}");
-    }
-
-    /// The time that the vCPU threads have run, in nanoseconds.
-    fn run_time(&self) -> u64 {
-        self.threads().vcpus.iter().map(|vcpu| run_time(vcpu.tid)).sum()
     }
 
     /// In the VMM's own words.
@@ -100,11 +97,15 @@ impl Vm {
         self.assert_run_state("Paused");
     }
 
-    /// crosvm cannot be asked.
+    /// In the VMM's own words; crosvm cannot be asked.
     fn assert_run_state(&self, state: &str) {
-        if self.vmm != Vmm::Crosvm {
-            assert_eq!(self.run_state(), state);
-        }
+        let path = match self.vmm {
+            Vmm::CloudHypervisor => "/api/v1/vm.info",
+            Vmm::Firecracker => "/",
+            Vmm::Crosvm => return,
+        };
+        let answer = self.api().must("GET", path, "");
+        assert_eq!(answer["state"], state, "{answer}");
     }
 
     /// What the runner takes for granted: of its VMMs only Firecracker pauses a paused guest, and neither pauses one that is not booted.
@@ -118,26 +119,15 @@ impl Vm {
         self.assert_run_state("Running");
     }
 
-    /// What the VMM says, in its own words.
-    pub fn run_state(&self) -> String {
-        let path = match self.vmm {
-            Vmm::CloudHypervisor => "/api/v1/vm.info",
-            Vmm::Firecracker => "/",
-            Vmm::Crosvm => panic!("crosvm does not say its state"),
-        };
-        let answer = self.api().must("GET", path, "");
-        answer["state"].as_str().expect("a state").to_owned()
-    }
-
     pub fn pause_and_resume(&self) {
         let before = alive(&self.pod).expect("a sign of life").0;
         self.pause();
         self.until_isolated("pause", 2);
         self.assert_pause_answer("pause", self.vmm != Vmm::CloudHypervisor);
-        let ran = self.run_time();
+        let ran = self.threads().ran();
         sleep(Duration::from_millis(500));
-        assert_eq!(self.run_time(), ran, "a paused guest runs");
-        self.until_not_ready("the guest is paused");
+        assert_eq!(self.threads().ran(), ran, "a paused guest runs");
+        self.until_probed(false, "the guest is paused");
         self.resume();
         self.until_isolated("resume", 2);
         self.until_alive("resume", before);
@@ -157,11 +147,6 @@ impl Vm {
         wait_until(&format!("{count} CPUs in the guest"), || {
             alive(&self.pod).filter(|(_, online)| *online == format!("0-{last}"))
         });
-    }
-
-    fn resize(&self) {
-        self.resize_to(3);
-        self.resize_to(2);
     }
 
     /// Its vCPUs again, all of them new threads.

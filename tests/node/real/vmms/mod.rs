@@ -43,7 +43,6 @@ enum Way {
     Runner,
 }
 
-/// The program's name in a release.
 fn released(vmm: Vmm) -> &'static str {
     match vmm {
         Vmm::CloudHypervisor => "cloud-hypervisor-static",
@@ -52,7 +51,6 @@ fn released(vmm: Vmm) -> &'static str {
     }
 }
 
-/// Its API socket and these words.
 fn options(vmm: Vmm, words: &[String]) -> Vec<String> {
     let path = format!("path={SOCKET}");
     let socket = match vmm {
@@ -68,7 +66,6 @@ fn command(vmm: Vmm, program: &str, words: &[String]) -> String {
     format!("{program} {}", words.collect::<Vec<_>>().join(" "))
 }
 
-/// A VM in a pod of its own.
 struct Vm {
     vmm: Vmm,
     way: Way,
@@ -93,7 +90,14 @@ impl Vm {
         let (file, name) = (program(vmm.name()), released(vmm));
         let file = file.display();
         let script = format!("ln -s {file} /tmp/{name}; {boot} & wait $!; echo \"the VMM ended: $?\"; sleep 100000");
-        Self::start_with(vmm, way, &["sh", "-c", &script])
+        guest::make();
+        let runtime: &[&str] = match way {
+            Way::InPlace => &["--runtime", "runc"],
+            _ => &[],
+        };
+        let options = [Accel::Kvm.device(), &["--cpus", CPUS], runtime].concat();
+        let name = format!("{}-{way:?}", vmm.name()).to_lowercase();
+        Self::of(vmm, way, Pod::start(&name, &options, &["sh", "-c", &script]))
     }
 
     /// By the runner with these options, the VMM with these words; in a pod with the stand-in's options.
@@ -110,17 +114,6 @@ impl Vm {
         Self::of(vmm, Way::Runner, Pod::start(name, &options, &command))
     }
 
-    fn start_with(vmm: Vmm, way: Way, command: &[&str]) -> Self {
-        guest::make();
-        let runtime: &[&str] = match way {
-            Way::InPlace => &["--runtime", "runc"],
-            _ => &[],
-        };
-        let options = [Accel::Kvm.device(), &["--cpus", CPUS], runtime].concat();
-        let name = format!("{}-{way:?}", vmm.name()).to_lowercase();
-        Self::of(vmm, way, Pod::start(&name, &options, command))
-    }
-
     fn of(vmm: Vmm, way: Way, pod: Pod) -> Self {
         Self {
             vmm,
@@ -131,7 +124,6 @@ impl Vm {
         }
     }
 
-    /// A line of what was seen.
     fn note(&self, step: &str, seen: &str) {
         println!("  {:?}, {}: {step}: {seen}", self.way, self.vmm.name());
     }
@@ -140,7 +132,6 @@ impl Vm {
         Api(self.pod.inside(SOCKET))
     }
 
-    /// A command of crosvm's to its control socket.
     fn tell_crosvm(&self, words: &[&str]) -> Answer {
         let crosvm = program("crosvm").display().to_string();
         let socket = self.pod.inside(SOCKET).display().to_string();
@@ -159,13 +150,6 @@ impl Vm {
             others,
             ..Threads::default()
         }
-    }
-
-    /// The names of the container's threads, process by process.
-    fn names(&self) -> Vec<Vec<String>> {
-        let all = container_and_nested(self.pod.pid).into_values();
-        all.map(|threads| threads.into_iter().map(|thread| thread.name).collect())
-            .collect()
     }
 
     /// The VMM's process, while it lives.
@@ -199,7 +183,8 @@ impl Vm {
             return Some(format!("{state:?}, {:?}", refused(&self.pod)));
         }
         match self.way {
-            Way::Container => self.wrong_in_partition(&threads),
+            Way::Container if !is_partition(&self.pod) => Some("not a partition".into()),
+            Way::Container => moved_thread(&self.pod).map(|thread| format!("{thread:?}")),
             _ if self.pod.is_in_place() != (self.way == Way::InPlace) => Some("in the wrong tree".into()),
             _ => {
                 let shared = near_pool(&self.pod);
@@ -210,15 +195,6 @@ impl Vm {
         }
     }
 
-    /// With isolation "container" nothing is moved, and each thread may use the container's CPUs.
-    fn wrong_in_partition(&self, threads: &Threads) -> Option<String> {
-        let (own, exclusive) = (own(&self.pod), self.pod.exclusive());
-        let mut all = threads.vcpus.iter().chain(&threads.others);
-        let stray = all.find(|thread| !thread.cgroup.starts_with(&own) || !thread.allowed.is_subset(&exclusive));
-        let stray = stray.map(|thread| format!("{thread:?}"));
-        stray.or_else(|| (!is_partition(&self.pod)).then(|| "not a partition".into()))
-    }
-
     /// Wait until all is as promised, and hold `steliactl verify` to saying so.
     fn until_isolated(&self, step: &str, vcpus: usize) -> Threads {
         let seen = || format!(": {:?}\n{}", self.wrong(vcpus), self.pod.logs());
@@ -227,14 +203,10 @@ impl Vm {
             assert!(!ended, "the container ended:\n{}", self.pod.logs());
             self.wrong(vcpus).is_none()
         });
-        self.until_verified(step);
-        self.threads()
-    }
-
-    /// `steliactl verify` may fail for a moment: the daemon learns later than the kernel that a vCPU was unplugged.
-    fn until_verified(&self, step: &str) {
+        // It may fail for a moment: the daemon learns later than the kernel that a vCPU was unplugged.
         let said = || self.pod.verified().1;
         wait_until_or(&format!("{step}: verified"), said, || self.pod.verified().0);
+        self.threads()
     }
 
     /// Waits until the VM has no CPU, cgroup or instance any more.

@@ -47,20 +47,13 @@ impl Vm {
     /// Note the processes and threads of this moment, where they are recorded.
     pub fn record(&self, moment: Moment) {
         let Some(recorder) = &self.recorder else { return };
-        let seen = || format!(": {:?}", self.names());
+        let seen = || format!(": {:#?}", self.threads());
         let processes = wait_until_or(&format!("its threads {moment:?}"), seen, || {
             let before = processes(self.process()?)?;
             sleep(STEADY);
             (processes(self.process()?)? == before).then_some(before)
         });
         recorder.steps.borrow_mut().push(Step { moment, processes });
-    }
-
-    pub fn record_the_boot(&self) {
-        if self.recorder.is_some() {
-            wait_until("its vCPU threads", || self.threads().vcpus.len() == 2);
-            self.record(Moment::Booting);
-        }
     }
 
     /// Compares the whole life with the recording. If they differ, the new recording is printed (docs/real.md).

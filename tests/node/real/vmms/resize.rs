@@ -1,10 +1,10 @@
 //! A guest of Cloud Hypervisor whose vCPUs follow its container's CPUs: `vm.resize` by the runner (`docs/resize.md`).
 
-use serde_json::{Value, json};
+use serde_json::json;
 use stelia_cpus::CpuSet;
 
 use super::{Vm, Vmm, guest};
-use crate::resize::{INITRAMFS, grown, make_linux, said, topology, until_counted};
+use crate::resize::{INITRAMFS, assert_topology, grown, make_linux, said, until_counted};
 use crate::support::*;
 
 const ROUNDS: usize = 3;
@@ -48,22 +48,12 @@ impl Vm {
             self.runner_says()["resize"] == expected
         });
     }
-
-    fn shown(&self) -> Value {
-        self.pod.described()
-    }
-}
-
-/// The siblings of each CPU in the guest.
-fn siblings(lists: &[&str]) -> Vec<String> {
-    lists.iter().map(|list| (*list).to_owned()).collect()
 }
 
 #[test]
 fn a_guest_of_cloud_hypervisor_grows_and_shrinks_with_its_container() {
-    needs_kvm();
     // On an emulated node a guest under load takes up to some ten seconds to give up a CPU.
-    configured("unplug-timeout-s = 60\n", || {
+    configured_on_kvm("unplug-timeout-s = 60\n", || {
         let mut vm = Vm::resizable("cloud-hypervisor-grows", 2, KERNEL_WORDS);
         let (small, first) = (vm.pod.exclusive(), vm.threads());
         let large = grown(&small, 4);
@@ -71,19 +61,17 @@ fn a_guest_of_cloud_hypervisor_grows_and_shrinks_with_its_container() {
             let entries = Trace::entries("plugged", &cpus("0-7"), "vcpu_id >= 2");
             vm.resize_container(&large);
             let grown = vm.until_has(&format!("round {round}, 4 CPUs"), 4);
-            let entered = entries.entered();
             // The new ones did not run guest code anywhere else, not even before they were pinned.
-            let is_own = !entered.is_empty() && entered.is_subset(&large);
-            assert!(is_own, "{entered}\n{}", vm.pod.logs());
+            entries.assert_entered_on_own(&vm.pod);
             assert!(identities(&first.vcpus).is_subset(&identities(&grown.vcpus)));
-            assert_eq!(topology(&vm.pod), (1, 2, siblings(&["0-1", "0-1", "2-3", "2-3"])));
+            assert_topology(&vm.pod, 4);
             vm.until_runner_says(2, 4, "done");
             vm.assert_no_other_task(&grown);
 
             vm.resize_container(&small);
             let shrunk = vm.until_has(&format!("round {round}, 2 CPUs"), 2);
             assert_eq!(identities(&shrunk.vcpus), identities(&first.vcpus));
-            assert_eq!(topology(&vm.pod), (1, 1, siblings(&["0-1", "0-1"])));
+            assert_topology(&vm.pod, 2);
             vm.until_runner_says(4, 2, "done");
             vm.assert_no_other_task(&shrunk);
         }
@@ -97,17 +85,15 @@ fn a_guest_of_cloud_hypervisor_grows_and_shrinks_with_its_container() {
 
 #[test]
 fn a_guest_of_cloud_hypervisor_that_keeps_its_vcpus_shares_the_cpus_that_are_left() {
-    needs_kvm();
-    on_node(|| {
+    on_kvm_node(|| {
         let mut vm = Vm::resizable("cloud-hypervisor-keeps", 4, &format!("{KERNEL_WORDS} {DEAF}"));
         let (all, before) = (vm.pod.exclusive(), vm.threads());
         let few: CpuSet = all.iter().take(2).collect();
         for round in 1..=2 {
             vm.resize_container(&few);
-            let seen = || format!(": {}\n{}", vm.shown(), vm.pod.logs());
-            wait_until_or("it waits for its guest", seen, || {
-                !vm.shown()["pending_resize"].is_null()
-            });
+            let shown = || vm.pod.described();
+            let seen = || format!(": {}\n{}", shown(), vm.pod.logs());
+            wait_until_or("it waits for its guest", seen, || !shown()["pending_resize"].is_null());
             wait_until_or("the runner says that the guest refused", seen, || {
                 vm.pod.logs().matches("the guest gave up 0 of the 2 vCPUs").count() == round
             });
@@ -115,9 +101,8 @@ fn a_guest_of_cloud_hypervisor_that_keeps_its_vcpus_shares_the_cpus_that_are_lef
             wait_until_or("the CPUs are left", seen, || vm.pod.effective() == few);
             let reason = "the guest did not give up vCPUs in time";
             wait_until_or("it is degraded", seen, || {
-                vm.shown()["degraded"][0]["text"]
-                    .as_str()
-                    .is_some_and(|text| text.contains(reason))
+                let degraded = shown()["degraded"][0].clone();
+                degraded["text"].as_str().is_some_and(|text| text.contains(reason))
             });
             let told = told_of(DEGRADED, &vm.pod);
             let told: Vec<_> = told.iter().filter(|text| text.contains(reason)).collect();

@@ -23,24 +23,19 @@ impl Vm {
         Self::by_runner(vmm, &name, &["--cpus", CPUS], &["--grace", "60"], &words)
     }
 
-    /// Whether a probe succeeds, and what it says.
     fn probe(&self, what: &str) -> (bool, String) {
         probe_at(&self.pod, what, &format!("--api-socket {SOCKET}"))
     }
 
     pub fn until_ready(&self) {
-        if self.way == Way::Runner {
-            self.until_probed(true, "isolated");
-        }
+        self.until_probed(true, "isolated");
     }
 
-    pub fn until_not_ready(&self, why: &str) {
-        if self.way == Way::Runner {
-            self.until_probed(false, why);
+    /// Waits until the runner, where there is one, says this.
+    pub fn until_probed(&self, ready: bool, text: &str) {
+        if self.way != Way::Runner {
+            return;
         }
-    }
-
-    fn until_probed(&self, ready: bool, text: &str) {
         let seen = || format!(": {:?}\n{}", self.probe("readiness"), self.pod.logs());
         wait_until_or(&format!("the probe says {ready}, {text:?}"), seen, || {
             let (now, said) = self.probe("readiness");
@@ -77,7 +72,7 @@ impl Vm {
     }
 
     pub fn assert_runner_sees_shutdown(&self) {
-        self.until_not_ready("the guest is shut down");
+        self.until_probed(false, "the guest is shut down");
         assert_eq!(self.runner_says()["guest"], "shutdown");
         self.assert_at_most_questions("shutdown", MAX_QUESTIONS);
         assert!(!self.pod.logs().contains("debug-threads"), "{}", self.pod.logs());
@@ -126,8 +121,7 @@ impl Vm {
 
 #[test]
 fn cloud_hypervisor_by_the_runner() {
-    needs_kvm();
-    on_node(|| {
+    on_kvm_node(|| {
         let vmm = Vmm::CloudHypervisor;
         let (folder, saved) = Vm::lived(vmm, 20);
         let vm = Vm::run(vmm, &["--restore".to_owned(), format!("source_url=file://{folder}")]);
@@ -137,8 +131,7 @@ fn cloud_hypervisor_by_the_runner() {
 
 #[test]
 fn firecracker_by_the_runner() {
-    needs_kvm();
-    on_node(|| {
+    on_kvm_node(|| {
         let vmm = Vmm::Firecracker;
         let (folder, saved) = Vm::lived(vmm, 2);
         // Another program loads what was saved into a Firecracker that has no VM yet, and leaves it paused.
@@ -153,8 +146,7 @@ fn firecracker_by_the_runner() {
 
 #[test]
 fn cloud_hypervisors_guest_grows_and_shrinks_with_its_containers_memory_limit() {
-    needs_kvm();
-    on_node(|| {
+    on_kvm_node(|| {
         let vmm = Vmm::CloudHypervisor;
         memory::make_guest();
         let plugs = "size=256M,hotplug_method=virtio-mem,hotplug_size=512M";
@@ -188,10 +180,9 @@ fn cloud_hypervisor_with_a_tap_by_descriptor() {
         make_tap();
         make_guest();
         let card = "--cpus boot=2 --memory size=128M --net fd={fd:net},mac=02:00:00:00:00:01";
-        let boot = guest::boot(INITRAMFS, KERNEL_WORDS, card);
+        let command = guest::boot(INITRAMFS, KERNEL_WORDS, card);
         let options = ["--cpus", "2", "--device", "/dev/net/tun"];
         let runner = ["--fd", "net=tap:stelia-tap0"];
-        let command = [&boot[..], &words(card)].concat();
         let vm = Vm::by_runner(vmm, "cloud-hypervisor-tap", &options, &runner, &command);
         vm.until_isolated("boot", 2);
         vm.until_ready();

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::frame::{UNIT, beside_kubelet, beside_kubelet_undoing, wait_ready};
 use super::manifest::{INSTANCE, apply, delete, emulated_vm, pod, push, running, sleeper, verdict};
+use crate::allocator::moved;
 use crate::support::*;
 use plan::predicted;
 
@@ -28,16 +29,6 @@ fn understood() -> Value {
     json(&run(&format!("steliactl --json doctor --kubelet-state {STATE}")))
 }
 
-fn assert_understood(pod: &Pod) {
-    let read = understood();
-    assert_eq!(read["schema"], "V2", "{read}");
-    assert_eq!(read["reason"], "", "{read}");
-    let mut assignments = read["assignments"].as_array().expect("assignments").iter();
-    let own = assignments.find(|entry| entry["pod_uid"] == *pod.uid);
-    let own = own.expect("the pod's entry");
-    assert_eq!(own["set"].as_str(), pod.cpus.as_deref(), "{own}");
-}
-
 #[test]
 fn a_vm_is_isolated_beside_kubelet_and_its_end_gives_everything_back() {
     beside_kubelet(&json!({}), || {
@@ -45,7 +36,11 @@ fn a_vm_is_isolated_beside_kubelet_and_its_end_gives_everything_back() {
         let first = started_vm("first", 2);
         assert_eq!(first.exclusive(), cpus("2-3"));
         assert_isolated(&first, 2);
-        assert_understood(&first);
+        let read = understood();
+        assert_eq!((&read["schema"], &read["reason"]), (&json!("V2"), &json!("")), "{read}");
+        let mut assignments = read["assignments"].as_array().expect("assignments").iter();
+        let own = assignments.find(|entry| entry["pod_uid"] == *first.uid);
+        assert_eq!(own.expect("the pod's entry")["set"].as_str(), first.cpus.as_deref());
 
         // A second one takes CPUs on which the first one floats.
         let second = started_vm("second", 3);
@@ -60,7 +55,6 @@ fn a_vm_is_isolated_beside_kubelet_and_its_end_gives_everything_back() {
         delete("first");
         first.wait_released();
         assert_eq!(pool(), cpus("0-7"));
-        wait_until("nothing is left", || leftovers().is_empty());
     });
 }
 
@@ -102,12 +96,7 @@ fn a_vm_floats_on_what_its_pod_shares() {
 fn chosen(name: &str) -> Pod {
     let pod = started_vm(name, 2);
     assert_eq!(pod.cpus, None);
-    let list = json(&run("steliactl --json list"));
-    let mut all = list.as_array().into_iter().flatten();
-    let own = all.find(|one| one["pod"] == *pod.uid);
-    let own = own.unwrap_or_else(|| panic!("{name} is not in {list}"));
-    let cpus = own["exclusive"].as_str().map(str::to_owned);
-    Pod { cpus, ..pod }
+    moved(pod)
 }
 
 /// kubelet's CPU manager does nothing, and steliad chooses the CPUs.

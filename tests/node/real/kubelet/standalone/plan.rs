@@ -2,20 +2,18 @@
 
 use serde_json::{Value, json};
 
-use crate::real::kubelet::frame::{beside_kubelet, change};
-use crate::real::kubelet::manifest::{Verdict, apply, delete, pod, sleeper, text, verdict};
+use crate::real::kubelet::frame::{beside_kubelet, start, stop};
+use crate::real::kubelet::manifest::{Verdict, apply, delete, pod, sleeper, verdict};
 use crate::support::*;
 
 const FILE: &str = "/run/kubelet-node/planned.yaml";
 
-/// What happens next.
 enum Step {
     /// kubelet gets a pod with this name and these containers.
     Admit(&'static str, &'static [Container]),
     /// The same with a pod whose requests, with those of the others, are more than the node has. kubelet counts them after it has chosen
     /// CPUs. Its files do not say what pods of the shared pool request, and the plan leaves that to the scheduler (docs/planner.md).
     Beyond(&'static str, &'static [Container]),
-    /// The pod ends.
     End(&'static str),
 }
 
@@ -36,13 +34,10 @@ fn with_memory(mut settings: Value) -> Value {
 
 fn manifest(name: &str, containers: &[Container]) -> Value {
     let (init, app): (Vec<_>, Vec<_>) = containers.iter().partition(|(name, ..)| name.starts_with("init-"));
-    let made = |of: Vec<&Container>| -> Vec<Value> {
-        of.into_iter()
-            .map(|(name, cpus, memory)| sleeper(name, cpus, memory))
-            .collect()
-    };
-    let mut manifest = pod(name, &made(app));
-    let mut init = made(init);
+    let made = |(name, cpus, memory): &Container| sleeper(name, cpus, memory);
+    let app: Vec<Value> = app.into_iter().map(made).collect();
+    let mut init: Vec<Value> = init.into_iter().map(made).collect();
+    let mut manifest = pod(name, &app);
     for container in &mut init {
         container["command"] = json!(["/busybox", "true"]);
     }
@@ -56,28 +51,20 @@ pub fn predicted(manifest: &Value) -> (Verdict, Value) {
     let (answer, _) = printed(&["steliactl", "plan", "-o", "json", FILE]);
     if answer["admitted"] == false {
         let rejection = &answer["rejection"];
-        let (reason, message) = (text(&rejection["reason"]), text(&rejection["message"]));
-        return (Verdict::Rejected { reason, message }, answer);
+        let rejected = Verdict::Rejected(text(&rejection["reason"]), text(&rejection["message"]));
+        return (rejected, answer);
     }
     let containers = answer["containers"].as_array().into_iter().flatten();
     let exclusive = containers.filter(|container| container["cpus"].is_string());
-    let cpus = exclusive
-        .map(|one| (text(&one["container"]), text(&one["cpus"])))
-        .collect();
-    (Verdict::Admitted(cpus), answer)
+    let cpus = exclusive.map(|one| (text(&one["container"]), text(&one["cpus"])));
+    (Verdict::Admitted(cpus.collect()), answer)
 }
 
 /// kubelet's message has words before the manager's.
 fn agree(predicted: &Verdict, real: &Verdict) -> bool {
     use Verdict::Rejected;
     match (predicted, real) {
-        (
-            Rejected { reason, message },
-            Rejected {
-                reason: given,
-                message: said,
-            },
-        ) => reason == given && said.contains(message.as_str()),
+        (Rejected(reason, message), Rejected(given, said)) => reason == given && said.contains(message),
         _ => predicted == real,
     }
 }
@@ -86,36 +73,31 @@ fn agree(predicted: &Verdict, real: &Verdict) -> bool {
 fn play(policy: &str, steps: &[Step]) -> (usize, Vec<String>) {
     let (mut decided, mut different) = (0, Vec::new());
     for step in steps {
-        match step {
+        let (name, containers) = match step {
             End(name) => {
                 delete(name);
-                println!("  {policy}: {name} has ended");
+                continue;
             }
-            Beyond(name, containers) => {
-                let manifest = manifest(name, containers);
-                let (predicted, _) = predicted(&manifest);
-                apply(&manifest);
-                let real = verdict(name);
-                println!("  {policy}: {name}, beyond the node's requests: plan {predicted:?}, kubelet {real:?}");
-                assert!(matches!(predicted, Verdict::Admitted(_)), "{predicted:?}");
-                // A static pod would preempt others.
-                let Verdict::Rejected { message, .. } = &real else {
-                    panic!("{real:?}")
-                };
-                assert_says(message, &["preemption: error finding a set of pods to preempt"]);
-            }
-            Admit(name, containers) => {
-                let manifest = manifest(name, containers);
-                let (predicted, answer) = predicted(&manifest);
-                apply(&manifest);
-                let real = verdict(name);
-                decided += 1;
-                let line = format!("{policy}: {name} {containers:?}: plan {predicted:?}, kubelet {real:?}");
-                println!("  {line}; assumed {}, faults {}", answer["assumed"], answer["faults"]);
-                if !agree(&predicted, &real) {
-                    different.push(line);
-                }
-            }
+            Admit(name, containers) | Beyond(name, containers) => (name, containers),
+        };
+        let manifest = manifest(name, containers);
+        let (predicted, answer) = predicted(&manifest);
+        apply(&manifest);
+        let real = verdict(name);
+        let line = format!("{policy}: {name} {containers:?}: plan {predicted:?}, kubelet {real:?}");
+        println!("  {line}; assumed {}, faults {}", answer["assumed"], answer["faults"]);
+        if matches!(step, Beyond(..)) {
+            assert!(matches!(predicted, Verdict::Admitted(_)), "{line}");
+            // A static pod would preempt others.
+            let Verdict::Rejected(_, message) = &real else {
+                panic!("{line}")
+            };
+            assert_says(message, &["preemption: error finding a set of pods to preempt"]);
+            continue;
+        }
+        decided += 1;
+        if !agree(&predicted, &real) {
+            different.push(line);
         }
     }
     (decided, different)
@@ -128,7 +110,8 @@ fn a_plan_says_what_kubelet_decides_with_each_policy_of_the_topology_manager() {
     beside_kubelet(&rounds[0].1, || {
         for (number, (policy, settings, steps)) in rounds.iter().enumerate() {
             if number > 0 {
-                change(settings, "");
+                stop();
+                start(settings, "");
             }
             wait_until("kubelet has no pod", || kubelet_state()["entries"].is_null());
             let (count, others) = play(policy, steps);

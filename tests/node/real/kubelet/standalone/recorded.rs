@@ -7,7 +7,6 @@ use crate::real::kubelet::manifest::{INSTANCE, apply, delete, pod, running, slee
 use crate::support::pod_recording::{KUBELET_WITH_CONTAINERD, assert_recorded, record_pods};
 use crate::support::*;
 
-/// The pod of this class.
 fn started(class: &str) -> Pod {
     let amounts = json!({"cpu": "2", "memory": "64Mi"});
     let mut container = sleeper(INSTANCE, "1", "1Mi");

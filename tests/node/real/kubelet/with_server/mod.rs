@@ -4,10 +4,10 @@ mod server;
 
 use serde_json::{Value, json};
 
-use super::frame::{beside_kubelet_undoing, change};
+use super::frame::{beside_kubelet_undoing, start, stop};
 use super::manifest::{INSTANCE, emulated_vm, of_kubelet, pod, sleeper};
 use crate::support::*;
-use server::{ask, call, get};
+use server::{call, get};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -30,7 +30,8 @@ impl Drop for Deleted {
 fn make(mut manifest: Value) {
     manifest["spec"]["nodeName"] = "node".into();
     manifest["spec"]["automountServiceAccountToken"] = false.into();
-    ask("POST", PODS, &manifest);
+    let (code, answer) = call("POST", PODS, &manifest).expect("an answer");
+    assert!((200..300).contains(&code), "{code} {answer}");
 }
 
 fn delete(name: &str) {
@@ -72,8 +73,7 @@ fn until_pending(reason: &str, generation: &Value) {
     assert_eq!(pending["reason"], reason, "{pending}");
 }
 
-/// Waits until kubelet has admitted a resize to so many CPUs. Not the limit tells: kubelet sets no quota where CPUs are exclusive, and goes on to
-/// report the former one.
+/// Waits until kubelet has admitted a resize. The limit does not tell: kubelet sets no quota for exclusive CPUs and reports the former one.
 fn until_resized(cpus: u32) {
     let seen = || status().to_string();
     let expected = cpus.to_string();
@@ -92,7 +92,8 @@ struct Started {
 impl Started {
     /// Beside a kubelet with these settings more.
     fn beside(settings: &Value) -> Self {
-        change(settings, &server::flags());
+        stop();
+        start(settings, &server::flags());
         let vm = start_vm();
         let (threads, entries) = (assert_isolated(&vm, 2), kubelet_state()["entries"].clone());
         Self { vm, threads, entries }
@@ -170,10 +171,13 @@ fn a_resize_in_place_is_refused_without_the_gate_and_moves_no_cpu_with_it() {
     beside_kubelet_undoing(&json!({}), server::stop, || {
         server::start();
         let _deleted = Deleted;
-        let started = Started::beside(&json!({}));
-        started.resize_in_vain(3, "Infeasible");
-        started.resize_in_vain(1, "Infeasible");
-        started.end();
+        let changes_nothing = |settings: &Value, more: u32, reason: &str| {
+            let started = Started::beside(settings);
+            started.resize_in_vain(more, reason);
+            started.resize_in_vain(1, reason);
+            started.end();
+        };
+        changes_nothing(&json!({}), 3, "Infeasible");
 
         let mut gate = json!({"featureGates": {"InPlacePodVerticalScalingExclusiveCPUs": true}});
         let started = Started::beside(&gate);
@@ -184,16 +188,10 @@ fn a_resize_in_place_is_refused_without_the_gate_and_moves_no_cpu_with_it() {
 
         // kubelet 1.36 has no hint for a container that has another number of CPUs than it asks for.
         gate["topologyManagerPolicy"] = "restricted".into();
-        let started = Started::beside(&gate);
-        started.resize_in_vain(4, "Deferred");
-        started.resize_in_vain(1, "Deferred");
-        started.end();
+        changes_nothing(&gate, 4, "Deferred");
 
         gate["topologyManagerPolicy"] = "none".into();
         gate["cpuManagerPolicyOptions"] = json!({"full-pcpus-only": "true"});
-        let started = Started::beside(&gate);
-        started.resize_in_vain(3, "Deferred");
-        started.resize_in_vain(1, "Deferred");
-        started.end();
+        changes_nothing(&gate, 3, "Deferred");
     });
 }

@@ -19,7 +19,6 @@ const TOKEN: &str = "of-the-tests";
 const KEY: &str = "/var/lib/kubelet/pki/kubelet.key";
 const UNITS: [&str; 2] = ["real-apiserver", "real-etcd"];
 
-/// kubelet's flags for this server.
 pub fn flags() -> String {
     format!("--kubeconfig={FOLDER}/kubeconfig --node-ip={ADDRESS}")
 }
@@ -30,9 +29,9 @@ pub fn prepare() {
     output(&format!("ip address add {ADDRESS}/32 dev lo"));
     let cluster = json!({"server": format!("https://{SERVER}"), "insecure-skip-tls-verify": true});
     let kubeconfig = apiserver::kubeconfig(&cluster, TOKEN);
-    put_new(Path::new(FOLDER).join("kubeconfig"), kubeconfig);
+    put_new(format!("{FOLDER}/kubeconfig"), kubeconfig);
     put(
-        Path::new(FOLDER).join("tokens"),
+        format!("{FOLDER}/tokens"),
         format!("{TOKEN},node,node,system:masters\n"),
     );
 }
@@ -87,11 +86,8 @@ pub fn in_shell(line: &str) -> Output {
 
 /// Code and body of an answer. The server speaks TLS only, with a certificate that it made itself.
 pub fn call(method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
-    let body = if body.is_null() {
-        String::new()
-    } else {
-        body.to_string()
-    };
+    let body = Some(body).filter(|body| !body.is_null());
+    let body = body.map_or_else(String::new, Value::to_string);
     let head = format!("{method} {path} HTTP/1.0\r\nHost: {SERVER}\r\nAuthorization: Bearer {TOKEN}");
     let address = format!("OPENSSL:{SERVER},verify=0");
     let mut socat = Command::new("socat");
@@ -105,13 +101,6 @@ pub fn call(method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
     let answer = answer.ok()?;
     let json = serde_json::from_str(&answer.body);
     Some((answer.status, json.unwrap_or_else(|_| answer.body.into())))
-}
-
-/// A request that must succeed.
-pub fn ask(method: &str, path: &str, body: &Value) -> Value {
-    let (code, answer) = call(method, path, body).unwrap_or_else(|| panic!("{method} {path}: no answer"));
-    assert!((200..300).contains(&code), "{method} {path}: {code} {answer}");
-    answer
 }
 
 /// An object; none while the server has no such.

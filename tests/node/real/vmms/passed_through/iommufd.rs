@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{CPUS, assert_only_open_in, assert_works_and_is_told, card_and_disk, start_cloud_hypervisor};
+use super::{CPUS, assert_only_open_in, assert_works_and_is_told, card_and_disk, test_cloud_hypervisor};
 use crate::real::program;
 use crate::support::*;
 use crate::vfio::devices::{Given, IOMMUFD, Plugins};
@@ -39,7 +39,6 @@ fn with_iommufd(body: impl FnOnce()) {
     with_plugins(start, body);
 }
 
-/// All files of these devices.
 fn files(given: &[Given]) -> Vec<String> {
     let files = given.iter().map(Given::file);
     [IOMMUFD.to_owned()].into_iter().chain(files).collect()
@@ -95,10 +94,7 @@ fn cloud_hypervisor_has_a_card_and_a_disk_by_descriptors_of_the_runner() {
         let devices = given.iter().map(|one| format!("fd={{fd:{}}}", one.kind.id));
         let words = ["--platform", "iommufd_fd={fd:iommu},vfio_p2p_dma=off", "--device"].map(str::to_owned);
         let words: Vec<String> = words.into_iter().chain(devices).collect();
-        let vm = start_cloud_hypervisor("by-descriptor", &given, &descriptors(&given), &words);
-        assert_works_and_is_told(&vm.pod, vm.pid(), &given, PINNED);
-        assert_only_open_in(&vm.pod, "cloud-hyper", &files(&given));
-        vm.reboot_with(&given);
-        assert_only_open_in(&vm.pod, "cloud-hyper", &files(&given));
+        let runner = descriptors(&given);
+        test_cloud_hypervisor("by-descriptor", &given, &runner, &words, PINNED, &files(&given));
     });
 }

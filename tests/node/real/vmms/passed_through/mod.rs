@@ -5,15 +5,14 @@ mod groups;
 mod iommufd;
 
 use serde_json::{Value, json};
-use stelia_cpus::CpuSet;
 
 use super::{Vm, Vmm, guest};
 use crate::descriptors::open_devices;
 use crate::support::*;
 use crate::vfio::devices::{CARD, DISK, Given};
 use crate::vfio::guest::{INITRAMFS, MEMORY_MIB, held, make, options, texts, told, wait_working};
-use crate::vfio::interrupts::{until_every_vector, until_on_own_cpus};
-use crate::vfio::{settled_locality, shown_devices};
+use crate::vfio::interrupts::{until_off_own_cpus, until_on_own_cpus};
+use crate::vfio::{assert_shown_on_node_0, settled_locality};
 
 /// Those of NUMA node 0, as the VM's CPUs are.
 const CPUS: &str = "2-3";
@@ -22,8 +21,16 @@ fn card_and_disk() -> [Given; 2] {
     [Given::at(CARD, 0), Given::at(DISK, 0)]
 }
 
-/// Cloud Hypervisor by the runner with these options, in a pod that asks its plugins for the devices. `more` gives the guest its devices.
-fn start_cloud_hypervisor(name: &str, given: &[Given], runner: &[String], more: &[String]) -> Vm {
+/// Cloud Hypervisor by the runner with these options, in a pod that asks its plugins for the devices. `more` gives the guest its devices, for
+/// which Cloud Hypervisor has these files open, after a reboot of the guest too.
+fn test_cloud_hypervisor(
+    name: &str,
+    given: &[Given],
+    runner: &[String],
+    more: &[String],
+    pinned: &str,
+    files: &[String],
+) {
     needs_kvm();
     make();
     let vmm = Vmm::CloudHypervisor;
@@ -32,14 +39,13 @@ fn start_cloud_hypervisor(name: &str, given: &[Given], runner: &[String], more: 
     let vm = Vm::by_runner(vmm, name, &texts(&options(CPUS, given)), &texts(runner), &words);
     vm.until_isolated("boot", 2);
     vm.until_ready();
-    vm
+    assert_works_and_is_told(&vm.pod, vm.process().expect("the VMM"), given, pinned);
+    assert_only_open_in(&vm.pod, "cloud-hyper", files);
+    vm.reboot_with(given);
+    assert_only_open_in(&vm.pod, "cloud-hyper", files);
 }
 
 impl Vm {
-    fn pid(&self) -> u32 {
-        self.process().expect("the VMM's process")
-    }
-
     /// The guest resets its devices, and asks for their interrupts anew. Call it with `vfio-irqs = "own"`.
     fn reboot_with(&self, given: &[Given]) {
         let (threads, number) = (self.threads(), told(&self.pod).0);
@@ -52,27 +58,24 @@ impl Vm {
     }
 }
 
-/// The guest works its devices, what is said of them is true, and their interrupts go where the setting says. `pinned` is the field of the process's
-/// status that counts what VFIO pinned.
+/// The guest works its devices, and what is said of them is true. `pinned` is the field of the VMM's status that counts what VFIO pinned.
 fn assert_works_and_is_told(pod: &Pod, vmm: u32, given: &[Given], pinned: &str) {
     wait_working(pod, given);
     let status = status(vmm);
     let memory: Vec<_> = status.lines().filter(|line| line.starts_with("Vm")).collect();
     assert!(held(vmm, pinned) >= MEMORY_MIB << 20, "{pinned}: {memory:?}");
     assert_certified(pod, given);
-    assert_steered(pod, given);
-    let (whole, text) = pod.verified();
-    assert!(whole, "{text}");
+    // By default no vector of the devices reaches the VM's CPUs, and with "own" each reaches only those.
+    until_off_own_cpus(pod, given);
+    configure("vfio-irqs = \"own\"\n");
+    until_on_own_cpus(pod, given);
+    run(&["steliactl", "verify", "--now", &pod.uid]);
 }
 
 /// The certificate names each device with its node and the resource by which kubelet gave it, and the interrupts of all.
 fn assert_certified(pod: &Pod, given: &[Given]) {
     let locality = settled_locality(pod, MEMORY_MIB);
-    let of_kubelet = given.iter().map(|one| (one.kind.resource.to_owned(), 0, true));
-    let of_vfio = given.iter().map(|one| (one.shown(), 0, true));
-    let mut expected: Vec<_> = of_kubelet.chain(of_vfio).collect();
-    expected.sort();
-    assert_eq!(shown_devices(&locality), expected, "{locality:#}");
+    assert_shown_on_node_0(&locality, given);
     let rows = locality["certificate"].as_array().expect("rows");
     for one in given {
         let mut of_device = rows.iter().filter(|row| row["device"]["address"] == *one.address);
@@ -83,15 +86,6 @@ fn assert_certified(pod: &Pod, given: &[Given]) {
     }
     let fired = |row: &Value| row["part"] == "interrupts" && row["amount"].as_u64() > Some(0);
     assert!(rows.iter().any(fired), "{locality:#}");
-}
-
-/// By default no vector of the devices reaches the VM's CPUs, and with "own" each reaches only those.
-fn assert_steered(pod: &Pod, given: &[Given]) {
-    let own = pod.exclusive();
-    let is_off = |mask: &CpuSet, placed: &CpuSet| mask.is_disjoint(&own) && placed.is_disjoint(&own);
-    until_every_vector(given, "is off the VM's CPUs", &is_off);
-    configure("vfio-irqs = \"own\"\n");
-    until_on_own_cpus(pod, given);
 }
 
 /// Of the container's processes only the VMM, whose name begins so, has these files open.
