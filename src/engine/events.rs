@@ -133,7 +133,7 @@ impl EngineState {
                     }
                 }
             }
-            Done::Tried { pod, unit, result } => {
+            Done::RuntimeChecked { pod, unit, result } => {
                 self.systemd_calls.ended(&unit);
                 self.runtime_checked(&pod, &result.map_err(|error| error.to_string()));
             }

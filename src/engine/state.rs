@@ -84,8 +84,15 @@ impl EngineState {
     /// Why one instance is degraded, and what could not be done for it.
     pub(super) fn amiss(&self, pod: &PodUid) -> Vec<Reason> {
         let view = self.view_writer.view();
-        let reasons = view.instances.get(pod).map(|instance| instance.degraded.clone());
-        let mut all = reasons.unwrap_or_default();
+        let shown = view
+            .instances
+            .get(pod)
+            .into_iter()
+            .flat_map(|instance| &instance.degraded);
+        let mut all: Vec<Reason> = shown
+            .filter(|reason| reason.code != ReasonCode::StepFailed)
+            .cloned()
+            .collect();
         let own = self.retries.instances.failures(pod).iter();
         all.extend(own.map(|text| Reason::of(pod, ReasonCode::StepFailed, text)));
         // The failures of shared steps for which this instance waits.

@@ -34,7 +34,7 @@ pub(super) enum Done {
         result: Result<(), Error>,
     },
     /// A pod's OCI runtime was tried, by this unit.
-    Tried {
+    RuntimeChecked {
         pod: PodUid,
         unit: String,
         result: Result<(), SystemdError>,
@@ -143,13 +143,13 @@ impl SystemdCalls {
     }
 
     /// Have the OCI runtime of a pod's container tried.
-    pub(super) fn try_runtime(&mut self, system: &System, pod: PodUid, unit: String) {
+    pub(super) fn check_runtime(&mut self, system: &System, pod: PodUid, unit: String) {
         let call = Call::beginning(RUNTIME_CHECK_TIMEOUT + SLOW_CALL_TIME);
         self.running.insert(unit.clone(), call);
         let (system, sender) = (system.clone(), self.sender.clone());
         self.runtime.spawn(async move {
             let result = system.systemd.run(&unit).await;
-            let _ = sender.send(Done::Tried { pod, unit, result });
+            let _ = sender.send(Done::RuntimeChecked { pod, unit, result });
         });
     }
 

@@ -59,10 +59,11 @@ impl EngineState {
         // A step that is about to be tried again does not hide a wait, and whoever asks waits for it.
         let shown = self.stuck_waits(&assessed, &waits, NoProgress::Failed);
         let given_up = self.stuck_waits(&assessed, &waits, NoProgress::Rests);
+        let (policies, retries) = (&self.settings.policies, &self.retries.instances);
         self.view_writer
-            .show(&mut self.picture, &self.settings.policies, &assessed, &shown, &gone);
+            .show(&mut self.picture, policies, &assessed, &shown, retries, &gone);
         self.instance_log.instances(&self.picture, &assessed, &gone);
-        self.wake_misplaced_floats(&assessed);
+        self.wake_misplaced(&assessed);
         assessed.retain(|pod, _| !self.retries.instances.rests(pod));
         self.retries.waiting.extend(waits.keys().cloned());
         let plan = self.plan(&assessed, &waits, shared);
@@ -76,12 +77,12 @@ impl EngineState {
         }
     }
 
-    /// End the rests of instances whose floats must leave CPUs: another VM may have them without a partition.
-    fn wake_misplaced_floats(&mut self, assessed: &BTreeMap<PodUid, Assessment>) {
+    /// End the rests of instances whose threads must leave CPUs: another VM is to have them, or has them without a partition.
+    fn wake_misplaced(&mut self, assessed: &BTreeMap<PodUid, Assessment>) {
         let (snapshot, facts, policies) = (&self.picture.snapshot, &self.picture.facts, &self.settings.policies);
         for (pod, assessment) in assessed {
             let instance = self.picture.find(pod).filter(|_| self.retries.instances.rests(pod));
-            let list = instance.and_then(|instance| assessment.float_must_leave(snapshot, facts, policies, instance));
+            let list = instance.and_then(|instance| assessment.float_of_misplaced(snapshot, facts, policies, instance));
             if let Some(list) = list {
                 self.retries.instances.wake_for(pod, list);
             }
@@ -118,7 +119,8 @@ impl EngineState {
         }
         self.instance_log.guaranteed(&self.picture.snapshot);
         // What this program wrote itself is not drift.
-        let ours = read_shared && std::mem::take(&mut self.dirty.wrote_shared);
+        let ours = self.dirty.wrote_shared;
+        self.dirty.wrote_shared &= !read_shared;
         self.log_drift(None, if ours { Vec::new() } else { findings });
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use stelia_api::Error;
+use stelia_api::{Error, Reason, ReasonCode, State};
 use stelia_decide::entitlement::Entitlement;
 use stelia_decide::{
     Assessment, Derived, Instance, Snapshot, Wait, allocator, is_off_its_cpus, not_isolated, placement_of, shown_state,
@@ -85,11 +85,12 @@ pub(crate) fn registered(pod: PodUid) -> model::Instance {
 }
 
 /// One instance, as its D-Bus object shows it. `unplug_deadline_us`: until when it waits for its vCPUs to be unplugged, if it does.
-/// `wait`: what it waits for in vain. `before`: what was shown of it.
+/// `wait`: what it waits for in vain. `failures`: the steps for it that failed. `before`: what was shown of it.
 pub(super) fn instance(
     instance: &Instance,
     assessment: &Assessment,
     wait: Option<&Wait>,
+    failures: &[String],
     unplug_deadline_us: Option<u64>,
     before: Option<&model::Instance>,
 ) -> model::Instance {
@@ -103,6 +104,8 @@ pub(super) fn instance(
     };
     let former = before.and_then(|before| before.pending_resize);
     let pinned = assessment.pinned.filter(|_| !is_off_its_cpus(assessment));
+    let degraded = assessment.degraded.iter().cloned();
+    let naming = |reason: Reason| reason.naming(instance.pod_name.as_ref());
     model::Instance {
         pod: record.pod.clone(),
         pod_name: instance.pod_name.clone(),
@@ -110,8 +113,11 @@ pub(super) fn instance(
         adopted_by: record.adopted.as_ref().map(|adopted| adopted.rule.clone()),
         state,
         state_since_us,
-        not_isolated: not_isolated(instance, assessment, wait),
-        degraded: assessment.degraded.clone(),
+        not_isolated: not_isolated(instance, assessment, wait).map(naming),
+        degraded: degraded
+            .chain(lacks_cpus(instance, state, failures))
+            .map(naming)
+            .collect(),
         exclusive: record.exclusive.clone(),
         allocation: record.allocation.clone(),
         float: instance.float().map(|leaf| leaf.cpus.clone()).unwrap_or_default(),
@@ -130,6 +136,17 @@ pub(super) fn instance(
         vcpus: model::PinnedThread::of(record),
         pending_resize: pending_resize(instance, &assessment.entitlement, unplug_deadline_us, former),
     }
+}
+
+/// What keeps an isolated VM from CPUs that it is to have.
+fn lacks_cpus(instance: &Instance, state: State, failures: &[String]) -> Vec<Reason> {
+    let lacks = instance.lacked();
+    if state != State::Isolated || lacks.is_empty() {
+        return Vec::new();
+    }
+    let text = |failure: &String| format!("the VM does not have its CPUs {lacks} yet: {failure}");
+    let reason = |failure| Reason::of(&instance.record.pod, ReasonCode::StepFailed, text(failure));
+    failures.iter().map(reason).collect()
 }
 
 /// The scope's limit is the higher one while a new, lower one does not fit, and the lower one until a higher one was applied.

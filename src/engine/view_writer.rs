@@ -14,6 +14,7 @@ use stelia_settings::Policies;
 use tokio::sync::watch;
 
 use super::picture::Picture;
+use super::retries::RetryTable;
 use super::view;
 use super::view::{show_node, show_shared};
 use super::visible_to_pods::Restrict;
@@ -33,13 +34,14 @@ impl ViewWriter {
         self.view.borrow().clone()
     }
 
-    /// Show the instances that were read, and remove those that are gone.
+    /// Show the instances that were read, and remove those that are gone. `waits`: what instances wait for in vain.
     pub(super) fn show(
         &self,
         picture: &mut Picture,
         policies: &Policies,
         assessed: &BTreeMap<PodUid, Assessment>,
         waits: &BTreeMap<PodUid, Wait>,
+        retries: &RetryTable<PodUid>,
         gone: &BTreeSet<PodUid>,
     ) {
         let mut changed: BTreeMap<PodUid, Option<Arc<model::Instance>>> = BTreeMap::new();
@@ -48,9 +50,10 @@ impl ViewWriter {
             let deadline = picture.unplug_deadline_us(pod);
             let before = view.instances.get(pod);
             let before = before.map(|before| &**before);
-            let now = picture
-                .find(pod)
-                .map(|instance| view::instance(instance, assessment, waits.get(pod), deadline, before));
+            let now = picture.find(pod).map(|instance| {
+                let wait = waits.get(pod);
+                view::instance(instance, assessment, wait, retries.failures(pod), deadline, before)
+            });
             if before != now.as_ref() {
                 changed.insert(pod.clone(), now.map(Arc::new));
             }

@@ -17,7 +17,7 @@ use super::home::{float_cpus, float_must_leave};
 use super::partition_kind::pinned;
 use super::steps::{Inputs, ThreadPlacement, current_placement, must_float, thread_placement};
 use super::totals::{Of, Totals};
-use super::{Instance, Snapshot, allocator};
+use super::{Instance, Snapshot, ThreadedCgroup, allocator};
 
 /// What is derived from a snapshot once, for all instances.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -168,8 +168,8 @@ impl Assessment {
         assessment
     }
 
-    /// The CPUs that the instance's float is to have, where it has others that it must leave.
-    pub fn float_must_leave(
+    /// The CPUs that the instance's float is to have, where its threads are on others that they must leave.
+    pub fn float_of_misplaced(
         &self,
         snapshot: &Snapshot,
         facts: &Derived,
@@ -181,6 +181,10 @@ impl Assessment {
             facts,
             policies,
         };
+        let on_vcpus_cpus = |vcpu: &ThreadedCgroup| self.must_float && !vcpu.threads.is_empty();
+        if instance.vcpu().is_some_and(on_vcpus_cpus) {
+            return Some(self.float.clone().unwrap_or_default());
+        }
         float_must_leave(&inputs, instance, self.float.as_ref())
     }
 }

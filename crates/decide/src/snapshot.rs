@@ -306,6 +306,16 @@ impl Instance {
         self.record.exclusive.difference(&self.listed())
     }
 
+    /// The CPUs that its partition is to have and that no exclusive list gives it; empty where it is to have no partition.
+    pub fn lacked(&self) -> CpuSet {
+        if self.record.has_partition() {
+            let has = self.behaviour().lists_in_force(self).exclusive;
+            self.record.exclusive.difference(&has)
+        } else {
+            CpuSet::new()
+        }
+    }
+
     /// Whether it is pinned and is to have no partition: because the kernel refused it, unless something forbids it.
     pub fn is_refused(&self) -> bool {
         self.record.phase == Phase::Pinned && !self.record.has_partition()

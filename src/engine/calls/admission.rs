@@ -33,7 +33,7 @@ pub(super) enum Admitted {
         limits: Box<Limits>,
     },
     /// The runtime of the pod's container must be checked first, by this unit.
-    Untried(PodUid, String),
+    Unchecked(PodUid, String),
 }
 
 impl EngineState {
@@ -94,9 +94,9 @@ impl EngineState {
                     limits: Box::default(),
                 });
             }
-            HomeChoice::Untried(_) => {
+            HomeChoice::Unchecked(_) => {
                 let unit = format!("steliad-try-runtime@{}.service", candidate.container.container_id);
-                return Ok(Admitted::Untried(record.pod, unit));
+                return Ok(Admitted::Unchecked(record.pod, unit));
             }
             HomeChoice::Slice(None) => {}
             HomeChoice::Slice(Some(reason)) => {

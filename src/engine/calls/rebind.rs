@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use stelia_api::{Error, ErrorKind};
-use stelia_decide::rebind;
 use stelia_decide::rebind::RebindScope;
+use stelia_decide::{Instance, rebind};
 use stelia_kernel::clock::now_us;
 use stelia_kubelet::PodUid;
 use stelia_model as model;
@@ -74,10 +74,16 @@ impl EngineState {
             let text = format!("the deadline is {} s: at most {MAX_DEADLINE_S}", request.deadline_s);
             return Err(ErrorKind::InvalidArgument.because(text));
         }
+        let snapshot = &self.picture.snapshot;
         if let RebindScope::Pod(pod) = &scope {
             self.picture.find(pod).ok_or_else(|| no_instance(pod))?;
         }
-        let moves = rebind::all(&self.picture.snapshot, &self.settings.policies, &scope);
+        let allocated = |instance: &Instance| instance.record.allocation.is_some();
+        if !snapshot.source.allocates() && !snapshot.instances.values().any(allocated) {
+            return Err(ErrorKind::InvalidArgument
+                .because("kubelet chooses the CPUs of this node's VMs: a VM gets others only at a restart"));
+        }
+        let moves = rebind::all(snapshot, &self.settings.policies, &scope);
         let planned = moves.iter().map(job_move).collect();
         if request.dry_run {
             return Ok((None, planned));

@@ -123,7 +123,8 @@ impl EngineState {
                 if let Some(own) = call.rated_pod(&asker)
                     && let Err(due) = self.rates.instances.count(&own, Instant::now())
                 {
-                    // The timeout starts when the registration may begin.
+                    // The timeout starts when the registration may begin. It is counted as a registration again then: a pod that makes instances all
+                    // the time gets fewer of both.
                     let call = RegisterCall { deadline: None, ..call };
                     return self.postpone(pod, asker, call, due);
                 }
@@ -141,9 +142,9 @@ impl EngineState {
                 let reply = call.reply;
                 self.wait(&pod, asker, UntilRegistered { reply, made });
             }
-            Ok(Admitted::Untried(pod, unit)) => {
+            Ok(Admitted::Unchecked(pod, unit)) => {
                 if !self.systemd_calls.has(&unit) {
-                    self.systemd_calls.try_runtime(&self.system, pod.clone(), unit);
+                    self.systemd_calls.check_runtime(&self.system, pod.clone(), unit);
                 }
                 self.postpone_until(pod, asker, call, Instant::now() + RUNTIME_CHECK_TIMEOUT);
             }

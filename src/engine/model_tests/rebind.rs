@@ -169,6 +169,14 @@ async fn one_job_at_a_time_and_not_too_often() {
 }
 
 #[tokio::test]
+async fn no_job_begins_where_kubelet_chooses() {
+    let mut node = Node::new();
+    node.isolated(1, "2-3").await;
+    assert_eq!(kind(node.begin(false).await), ErrorKind::InvalidArgument);
+    assert_eq!(node.handle.view().jobs, []);
+}
+
+#[tokio::test]
 async fn a_daemon_that_dies_in_the_middle_leaves_every_vm_whole() {
     for changes in 0.. {
         let mut node = allocator::node().await;

@@ -42,9 +42,17 @@ async fn a_vm_follows_a_resize_once_the_list_above_can_have_its_cpus_and_a_neigh
     let has = |node: &Node, pod: &Pod| node.read(&vcpu(pod), File::CpusExclusive);
     assert_eq!(has(&node, &neighbour), "5");
     assert_eq!(has(&node, &pod), "2-3");
+    rests_long(&node).await;
+    let failed = |node: &Node| {
+        let shown = node.handle.view().instances[&pod.uid].degraded.clone();
+        shown.into_iter().find(|reason| reason.code == ReasonCode::StepFailed)
+    };
+    let reason = failed(&node).expect("a reason").text;
+    assert!(reason.contains("does not have its CPUs 4 yet"), "{reason}");
     node.claim_elsewhere("");
     node.reconcile().await;
     assert_eq!(has(&node, &pod), "2,4");
+    assert_eq!(failed(&node), None);
     node.check().await;
 }
 

@@ -26,7 +26,7 @@ pub(in crate::engine) struct NodeReading {
     pub(in crate::engine) findings: Vec<Finding>,
     /// Instances found in scopes and on pods' cgroups, of a former daemon.
     pub(in crate::engine) found: Vec<PodUid>,
-    /// Whether the slice or the units outside were read.
+    /// Whether the slice or the units outside were read; not where the slice could not be.
     pub(in crate::engine) read_shared: bool,
 }
 
@@ -119,6 +119,8 @@ impl Picture {
             let findings = drift_findings::of_slice(&self.snapshot.slice, &slice);
             node.findings.extend(findings);
             self.snapshot.slice = slice;
+        } else {
+            node.read_shared = false;
         }
     }
 

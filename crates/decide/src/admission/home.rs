@@ -19,8 +19,8 @@ pub enum HomeChoice {
     InPlace,
     /// In a scope of stelia.slice; with the reason, where it was to be in place.
     Slice(Option<String>),
-    /// The container's runtime must be checked before.
-    Untried(Runtime),
+    /// Not known before the container's runtime is checked.
+    Unchecked(Runtime),
 }
 
 /// A check of a runtime that ended, with the reason where it failed.
@@ -46,14 +46,14 @@ impl HomeChoice {
         match (coping(), check) {
             (Coping::Copes, _) => Self::InPlace,
             (Coping::No(reason), _) => Self::Slice(Some(reason)),
-            (Coping::Untried(runtime), Some(check)) => {
+            (Coping::Unchecked(runtime), Some(check)) => {
                 let failure = check.as_ref().err().map_or("no verdict was written", String::as_str);
                 let binary = runtime.binary.display();
                 Self::Slice(Some(format!(
-                    "whether {binary} copes with it could not be tried: {failure}"
+                    "whether {binary} copes with it could not be checked: {failure}"
                 )))
             }
-            (Coping::Untried(runtime), None) => Self::Untried(runtime),
+            (Coping::Unchecked(runtime), None) => Self::Unchecked(runtime),
         }
     }
 }
@@ -240,8 +240,8 @@ mod tests {
     use crate::admission::{CheckedClaim, admit};
     use crate::{AdoptedPlacement, Level};
 
-    fn untried() -> Coping {
-        Coping::Untried(Runtime {
+    fn unchecked() -> Coping {
+        Coping::Unchecked(Runtime {
             manager: Manager::Containerd,
             kind: Kind::Runc,
             binary: "/usr/sbin/runc".into(),
@@ -293,14 +293,14 @@ mod tests {
 
     #[test]
     fn a_runtime_that_was_not_tried_decides_once_its_check_ended() {
-        let home = |check: Option<&RuntimeCheck>| chosen(None, &candidate(), untried(), check).unwrap().home;
-        assert!(matches!(home(None), HomeChoice::Untried(runtime) if runtime.binary.ends_with("runc")));
+        let home = |check: Option<&RuntimeCheck>| chosen(None, &candidate(), unchecked(), check).unwrap().home;
+        assert!(matches!(home(None), HomeChoice::Unchecked(runtime) if runtime.binary.ends_with("runc")));
         let HomeChoice::Slice(Some(reason)) = home(Some(&Err("timeout".into()))) else {
             panic!("it is in place")
         };
         assert_eq!(
             reason,
-            "whether /usr/sbin/runc copes with it could not be tried: timeout"
+            "whether /usr/sbin/runc copes with it could not be checked: timeout"
         );
     }
 
@@ -333,6 +333,6 @@ mod tests {
         assert_eq!(kind(Coping::No("no".into())).unwrap_err(), ErrorKind::NoAnchor);
         assert!(kind(Coping::Copes).is_ok());
         // Before the runtime was tried nothing is refused.
-        assert!(matches!(kind(untried()).unwrap().home, HomeChoice::Untried(_)));
+        assert!(matches!(kind(unchecked()).unwrap().home, HomeChoice::Unchecked(_)));
     }
 }

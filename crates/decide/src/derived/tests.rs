@@ -10,7 +10,7 @@ use stelia_settings::Partition;
 
 use super::*;
 use crate::steps::laws::{Case, INSTANCES, cases, pod};
-use crate::steps::tests::apply;
+use crate::steps::tests::{apply, isolated};
 use crate::{plan, plan_for, waits};
 
 /// What happens to one instance.
@@ -203,4 +203,24 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn vcpu_threads_on_another_pods_cpus_are_misplaced_as_long_as_they_are_there() {
+    let mut snapshot = isolated();
+    let inner = snapshot.first_mut().inner.as_mut().unwrap();
+    inner.float.as_mut().unwrap().cpus = "0-1".parse().unwrap();
+    let float_of_misplaced = |snapshot: &Snapshot| {
+        let (facts, policies, instance) = (snapshot.facts(), Policies::default(), snapshot.first());
+        let assessment = Assessment::of(snapshot, &facts, &policies, instance);
+        assessment.float_of_misplaced(snapshot, &facts, &policies, instance)
+    };
+    assert_eq!(float_of_misplaced(&snapshot), None);
+    let entry = [("x".to_owned(), snapshot.first().record.exclusive.clone())].into();
+    let state = snapshot.kubelet.as_mut().unwrap();
+    state.entries = [(pod(7), entry)].into();
+    assert!(float_of_misplaced(&snapshot).is_some());
+    let inner = snapshot.first_mut().inner.as_mut().unwrap();
+    inner.vcpu.as_mut().unwrap().threads.clear();
+    assert_eq!(float_of_misplaced(&snapshot), None);
 }

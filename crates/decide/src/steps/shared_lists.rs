@@ -98,17 +98,17 @@ impl<'a> SharedLists<'a> {
     /// Once the lists below are seen to have shrunk. A scope or a container that ended takes its own list along, but not its share of
     /// those above.
     pub(super) fn narrow(&self) -> Vec<Step> {
-        let is_wide = !self.must_widen(Above::Slice) && self.slice != self.of_slice.all;
-        let mut steps: Vec<Step> = is_wide.then(|| self.set_slice_list()).into_iter().collect();
+        // A CPU that the list lost, and that an instance is about to leave, may be another program's now. Scopes that are left alone leave nothing.
+        let narrower = self.slice.intersection(&self.of_slice.all);
+        let narrower = narrower.union(&self.snapshot.left_alone);
+        let is_wide = !self.must_widen(Above::Slice) && self.slice != narrower;
+        let slice = is_wide.then(|| set_exclusive(&CgroupPath::slice(), &narrower));
+        let mut steps: Vec<Step> = slice.into_iter().collect();
         steps.extend(self.snapshot.half_registered.iter().cloned().map(Step::Unregister));
         let kubepods = self.snapshot.kubepods.as_ref();
         let kubepods = kubepods.filter(|level| !self.must_widen(Above::Kubepods) && level.ours != self.of_kubepods.all);
         steps.extend(kubepods.map(|level| self.set_kubepods_list(level)));
         steps
-    }
-
-    fn set_slice_list(&self) -> Step {
-        set_exclusive(&CgroupPath::slice(), &self.of_slice.all)
     }
 
     fn set_kubepods_list(&self, level: &Level) -> Step {

@@ -122,8 +122,8 @@ pub enum Coping {
     Copes,
     /// Why not, or why it cannot be known.
     No(String),
-    /// It is to be tried.
-    Untried(Runtime),
+    /// It was not checked yet.
+    Unchecked(Runtime),
 }
 
 /// What the verdict says of a container's runtime. `node` is `/`, `run` is `/run`.
@@ -141,7 +141,7 @@ pub fn coping(node: &Path, run: &Path, container_id: &str) -> Coping {
             runtime.binary.display(),
             verdict.words
         )),
-        None => Coping::Untried(runtime),
+        None => Coping::Unchecked(runtime),
     }
 }
 
