@@ -3,8 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+/// An hour, microseconds.
+pub const HOUR_US: u64 = 3_600 * 1_000_000;
 /// A day, microseconds.
-pub const DAY_US: u64 = 86_400 * 1_000_000;
+pub const DAY_US: u64 = 24 * HOUR_US;
 /// Days from 0000-03-01 to 1970-01-01. In a year that begins in March, the leap day is the last day.
 const DAYS_TO_1970: u64 = 719_468;
 const DAYS_OF_400_YEARS: u64 = 146_097;

@@ -169,8 +169,8 @@ pub enum Command {
     /// Merge copied ledgers of several nodes into one account of a VM
     ///
     /// Adds up the accounts of all pods that are the VM, on all nodes: after a restart or a live migration it is another pod. Prints what
-    /// is missing: rings that were changed, that end too early or of which older entries were removed, times without readings, and days
-    /// on which no ring has the VM. A ring with a fault is not counted. Needs no cluster.
+    /// is missing: rings that were changed, that end too early or of which older entries were removed, times without readings, and hours
+    /// in which no ring has the VM. A ring with a fault is not counted. Needs no cluster.
     Ledger {
         /// The copied ring of a node (/var/lib/stelia/ledger), or a folder with one folder for each node. NODE is the folder's name if it
         /// is not given

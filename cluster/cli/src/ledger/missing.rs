@@ -1,8 +1,10 @@
-//! What is not in the sums of an account, or may not be.
+//! Notes on what an account's sums lack, or may lack.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_cpus::text::named;
+use stelia_ledger::account::TimeWithout;
+use stelia_ledger::day::HOUR_US;
 use stelia_table::{counted, printable};
 
 use super::{Ledger, RingCopy, clock, hours};
@@ -10,13 +12,13 @@ use crate::reasons::Refusal;
 
 /// How long before the period's end a ring may end, and how long after one ring of a node another may begin: three times the interval at
 /// which a node with a ring of the usual size writes readings of all VMs.
-const MAX_SILENCE_US: u64 = 3 * 3_600_000_000;
+const MAX_SILENCE_US: u64 = 3 * HOUR_US;
 
 named! {
     /// What a note is about, in the order in which notes are printed.
     #[derive(PartialOrd, Ord)]
     pub(super) enum NoteKind {
-        DaysWithout = "no ring has the VM: it did not run, or the ring of its node was not given",
+        HoursWithout = "no ring has the VM: it did not run, or the ring of its node was not given",
         NotCounted = "its ring is not counted",
         NoEntry = "its ring has no entry",
         CutOff = "the last line of its ring is incomplete and not counted: copy it again",
@@ -36,7 +38,7 @@ named! {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Note {
     kind: NoteKind,
-    /// The ring, as `worker-1 (rings/worker-1)`, or all of them.
+    /// The ring, as `worker-1 (rings/worker-1)`, or the hours that no ring has.
     pub place: String,
     pub reason: Refusal,
 }
@@ -166,15 +168,21 @@ fn of_accounts(ledger: &Ledger) -> Vec<Note> {
         let place = place(&twice.left_out, &twice.left_out_directory);
         notes.push(Note::new(kind, place, detail));
     }
-    if let (Some(first), Some(last)) = (merged.days_without.first(), merged.days_without.last()) {
-        let days = match merged.days_without.len() {
-            1 => first.clone(),
-            several => format!("{} from {first} to {last}", counted(several as u64, "day")),
+    // What began just before the period's end may only not be written yet.
+    let is_sure = |time: &&TimeWithout| time.from_us.saturating_add(MAX_SILENCE_US) <= ledger.until_us;
+    let without: Vec<&TimeWithout> = merged.without.iter().filter(is_sure).collect();
+    if let (Some(first), Some(last)) = (without.first(), without.last()) {
+        let lasts = |time: &&TimeWithout| time.until_us.min(ledger.until_us).saturating_sub(time.from_us);
+        let sum = without.iter().map(lasts).fold(0, u64::saturating_add);
+        let times = match without.len() {
+            1 => String::new(),
+            several => format!(" in {}", counted(several as u64, "time")),
         };
-        // One that is not counted may have it.
+        let (from, until) = (clock(first.from_us), clock(last.until_us.min(ledger.until_us)));
+        let hours = format!("{} from {from} to {until}{times}", counted(sum / HOUR_US, "hour"));
         let is_any_wrong = ledger.rings.iter().any(|ring| ring.problem.is_some());
         let why = is_any_wrong.then_some("a ring that is not counted may have it");
-        notes.push(Note::new(NoteKind::DaysWithout, days, why.unwrap_or_default()));
+        notes.push(Note::new(NoteKind::HoursWithout, hours, why.unwrap_or_default()));
     }
     notes
 }

@@ -6,7 +6,7 @@ use super::coverage::{Coverage, Moment, Uncovered};
 use super::located;
 use super::sum::WindowSum;
 use super::{Account, Day, Gap, LocatedTime, Range, Window};
-use crate::day::day;
+use crate::day::{HOUR_US, day};
 use crate::entry::{Class, Entry, Event};
 use crate::replay::{FullReading, LedgerState, OpenSeat, ReadingDelta, ReplayVisitor};
 
@@ -15,6 +15,7 @@ const MAX_WORST_WINDOWS: usize = 10;
 const MAX_GAPS: usize = 100;
 const MAX_STATES: usize = 100;
 const MAX_ATTRIBUTIONS: usize = 20;
+const MAX_HOUR_RANGES: usize = 10_000;
 
 /// The accounts of all VMs, or of one, from the entries of a ring in their order. `until_us` 0: to the end. Entries are passed in with their
 /// hashes. An entry that does not follow from those before it is not counted.
@@ -270,8 +271,10 @@ impl ReplayVisitor for AccountBuilder {
             return;
         }
         let today = self.day_of(now.at);
+        let within = (before.at.max(self.since_us), now.at.min(self.until_us));
         if let Some(vm) = self.vm(&open.vm, &open.name) {
             vm.add_covered(covered, today.clone());
+            vm.add_hours(within);
             if is_counted {
                 vm.add_window(number, open, (before, now), &delta, today);
             }
@@ -355,6 +358,7 @@ impl Vm {
     fn add_gap(&mut self, gap: &Uncovered, lasted: u64, (from_us, until_us): (u64, u64), today: String) {
         // A seat that was never read has an unknown number of CPUs: at least one.
         let lasted = lasted.saturating_mul(gap.cpus.len().max(1) as u64);
+        self.add_hours((from_us, until_us));
         let sums_of_day = self.days.entry(today).or_default();
         for sum in [&mut self.account.promised_us, &mut sums_of_day.promised_us] {
             *sum = sum.saturating_add(lasted);
@@ -365,6 +369,19 @@ impl Vm {
             until_us,
             why: gap.why,
         });
+    }
+
+    /// Adds the hours of a time in which it had CPUs of its own.
+    fn add_hours(&mut self, (from_us, until_us): (u64, u64)) {
+        let hours = from_us / HOUR_US..until_us.saturating_sub(1).max(from_us) / HOUR_US + 1;
+        let known = &mut self.account.hours;
+        if let Some(last) = known.last_mut()
+            && (last.start..=last.end).contains(&hours.start)
+        {
+            last.end = last.end.max(hours.end);
+        } else if known.len() < MAX_HOUR_RANGES {
+            known.push(hours);
+        }
     }
 
     fn end_sum(&mut self, number: u64) {

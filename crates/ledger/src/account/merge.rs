@@ -1,15 +1,16 @@
 //! The accounts of one VM on several nodes and in several pods, merged into one.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 use serde::Serialize;
 
 use super::{Account, Day, Ran, Totals};
-use crate::day::{DAY_US, Date, day};
+use crate::day::HOUR_US;
 
-/// Limit of the days without the VM that are listed.
-const MAX_DAYS: usize = 400;
+/// Limit of the times without the VM that are listed.
+const MAX_TIMES: usize = 400;
 
 /// The account of one pod, and the copied ring that has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -61,12 +62,19 @@ pub struct MergedAccount {
     pub totals: Totals,
     pub days: Vec<Day>,
     pub repeated: Vec<Repeated>,
-    /// UTC days of the period on which no account, counted or left out, had CPUs of its own, at most 400.
-    pub days_without: Vec<String>,
+    /// Whole hours of the period in which no account, counted or left out, had CPUs of its own, ascending, at most 400.
+    pub without: Vec<TimeWithout>,
+}
+
+/// A time in which no account has the VM, microseconds since the epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TimeWithout {
+    pub from_us: u64,
+    pub until_us: u64,
 }
 
 impl MergedAccount {
-    /// Days without the VM are those of the period from `since_us` to `until_us`; 0: from the first day of the accounts. A pod runs on one
+    /// Hours without the VM are those of the period from `since_us` to `until_us`; 0: from the first hour of the accounts. A pod runs on one
     /// node, so of accounts of one pod from rings with the same times the one that covers most is counted; those of other times are added.
     pub fn of(accounts: impl IntoIterator<Item = NodeAccount>, since_us: u64, until_us: u64) -> Self {
         let mut by_pod: BTreeMap<String, Vec<NodeAccount>> = BTreeMap::new();
@@ -74,9 +82,10 @@ impl MergedAccount {
             by_pod.entry(one.account.vm.clone()).or_default().push(one);
         }
         let mut merged = Self::default();
-        let mut days_left_out = BTreeSet::new();
+        let mut hours = Vec::new();
         for copies in by_pod.into_values() {
-            days_left_out.extend(merged.add_copies(copies));
+            hours.extend(copies.iter().flat_map(|one| one.account.hours.clone()));
+            merged.add_copies(copies);
         }
         let begin = |one: &NodeAccount| one.account.days.first().map(|first| first.day.clone());
         merged.parts.sort_by_key(|one| (begin(one), one.account.name.clone()));
@@ -91,12 +100,12 @@ impl MergedAccount {
             }
         }
         merged.days = days.into_iter().map(|(day, sums)| Day { day, ..sums }).collect();
-        merged.days_without = merged.without(since_us, until_us, &days_left_out);
+        merged.without = without(hours, since_us, until_us);
         merged
     }
 
-    /// Counts the accounts of one pod from copies of rings. Answers the days of those that are left out.
-    fn add_copies(&mut self, mut copies: Vec<NodeAccount>) -> BTreeSet<String> {
+    /// Counts the accounts of one pod from copies of rings.
+    fn add_copies(&mut self, mut copies: Vec<NodeAccount>) {
         copies.sort_by_key(|one| Reverse((one.account.covered_us, one.account.promised_us)));
         let mut counted: Vec<NodeAccount> = Vec::new();
         let mut left_out = Vec::new();
@@ -107,10 +116,7 @@ impl MergedAccount {
                 counted.push(one)
             }
         }
-        let mut days_left_out = BTreeSet::new();
         for one in left_out {
-            let with = one.account.days.iter().filter(|day| day.promised_us > 0);
-            days_left_out.extend(with.map(|day| day.day.clone()));
             let Some(other) = counted.iter().find(|other| other.overlaps(&one)) else {
                 continue;
             };
@@ -124,26 +130,31 @@ impl MergedAccount {
             });
         }
         self.parts.extend(counted);
-        days_left_out
     }
+}
 
-    fn without(&self, since_us: u64, until_us: u64, days_left_out: &BTreeSet<String>) -> Vec<String> {
-        let with = self.days.iter().filter(|day| day.promised_us > 0);
-        let with = with.map(|day| day.day.as_str());
-        let with: BTreeSet<&str> = with.chain(days_left_out.iter().map(String::as_str)).collect();
-        // The end is the first instant that is not in the period.
-        let last = until_us.saturating_sub(1).max(since_us);
-        let days = Date::of(since_us).days()..=Date::of(last).days();
-        let days = days.map(|number| day(number.saturating_mul(DAY_US)));
-        let begin = match (since_us, with.first()) {
-            (0, None) => return Vec::new(),
-            (0, Some(first)) => *first,
-            _ => "",
-        };
-        days.filter(|day| day.as_str() >= begin && !with.contains(day.as_str()))
-            .take(MAX_DAYS)
-            .collect()
+/// The hours of the period that are in none of these ranges.
+fn without(mut hours: Vec<Range<u64>>, since_us: u64, until_us: u64) -> Vec<TimeWithout> {
+    hours.sort_by_key(|range| range.start);
+    let first = hours.first().map(|range| range.start);
+    let begin = match (since_us, first) {
+        (0, None) => return Vec::new(),
+        (0, Some(first)) => first,
+        _ => since_us / HOUR_US,
+    };
+    // The end is the first instant that is not in the period.
+    let end = until_us.saturating_sub(1).max(since_us) / HOUR_US + 1;
+    let (mut times, mut next) = (Vec::new(), begin);
+    for range in hours.into_iter().chain(std::iter::once(end..end)) {
+        if next < range.start.min(end) && times.len() < MAX_TIMES {
+            times.push(TimeWithout {
+                from_us: next * HOUR_US,
+                until_us: range.start.min(end).saturating_mul(HOUR_US),
+            });
+        }
+        next = next.max(range.end);
     }
+    times
 }
 
 impl Totals {
@@ -191,11 +202,15 @@ mod tests {
     use super::*;
     use crate::account::Range;
 
+    use crate::day::{DAY_US, day};
+
     const OCTOBER: u64 = 1_790_812_800_000_000;
 
     fn part(node: &str, vm: &str, days: &[u64], covered_us: u64) -> NodeAccount {
+        let hours = |number: &u64| at(*number, 0) / HOUR_US..at(number + 1, 0) / HOUR_US;
+        let hours = days.iter().map(hours).collect();
         let days = days.iter().map(|number| Day {
-            day: day(OCTOBER + number * DAY_US),
+            day: day(at(*number, 0)),
             promised_us: 10,
             covered_us,
             delay_ns: 3,
@@ -218,14 +233,26 @@ mod tests {
                     ..Totals::default()
                 },
                 days,
+                hours,
                 ..Account::default()
             },
         }
     }
 
+    /// An hour of a day after the first.
+    fn at(day: u64, hour: u64) -> u64 {
+        OCTOBER + day * DAY_US + hour * HOUR_US
+    }
+
+    fn time(from_us: u64, until_us: u64) -> TimeWithout {
+        TimeWithout { from_us, until_us }
+    }
+
     #[test]
-    fn a_vm_that_moved_has_one_account_and_days_without_it_are_named() {
-        let parts = [part("n2", "b", &[2, 3], 10), part("n1", "a", &[0, 2], 9)];
+    fn a_vm_that_moved_has_one_account_and_hours_without_it_are_named() {
+        let mut parts = [part("n2", "b", &[2, 3], 10), part("n1", "a", &[0, 2], 9)];
+        let on_n2 = &mut parts[0].account.hours[1];
+        on_n2.start += 5;
         let merged = MergedAccount::of(parts, OCTOBER, OCTOBER + 5 * DAY_US);
         assert_eq!((merged.promised_us, merged.covered_us), (40, 38));
         assert_eq!(merged.totals.devices["nvme"], 4);
@@ -239,7 +266,12 @@ mod tests {
             days,
             [("2026-10-01", 10, 3), ("2026-10-03", 20, 6), ("2026-10-04", 10, 3)]
         );
-        assert_eq!(merged.days_without, ["2026-10-02", "2026-10-05"]);
+        let without = [
+            time(at(1, 0), at(2, 0)),
+            time(at(3, 0), at(3, 5)),
+            time(at(4, 0), at(5, 0)),
+        ];
+        assert_eq!(merged.without, without);
         let nodes: Vec<&str> = merged.parts.iter().map(|part| part.node.as_str()).collect();
         assert_eq!(nodes, ["n1", "n2"], "in the order of their days");
     }
@@ -283,7 +315,7 @@ mod tests {
                 .collect();
             assert_eq!((times, merged.covered_us), (vec![("n1", 0), ("n1", 4)], 45));
             // The copy that is left out has the VM on the fourth day.
-            assert!(merged.days_without.is_empty(), "{:?}", merged.days_without);
+            assert_eq!(merged.without, []);
             let [repeated] = merged.repeated.as_slice() else {
                 panic!("{:?}", merged.repeated)
             };
@@ -297,14 +329,11 @@ mod tests {
     #[test]
     fn an_empty_period_and_no_account_are_no_panic() {
         let merged = MergedAccount::of([], OCTOBER, OCTOBER);
-        assert_eq!(merged.days_without, ["2026-10-01"]);
-        assert_eq!(MergedAccount::of([], 1, u64::MAX).days_without.len(), 400);
-        assert!(MergedAccount::of([], 0, OCTOBER).days_without.is_empty());
-        let merged = MergedAccount::of([part("n1", "a", &[0, 2], 9)], 0, OCTOBER + 4 * DAY_US);
-        assert_eq!(
-            merged.days_without,
-            ["2026-10-02", "2026-10-04"],
-            "from its first day on"
-        );
+        assert_eq!(merged.without, [time(at(0, 0), at(0, 1))]);
+        assert_eq!(MergedAccount::of([], 1, u64::MAX).without.len(), 1);
+        assert_eq!(MergedAccount::of([], 0, OCTOBER).without, []);
+        let merged = MergedAccount::of([part("n1", "a", &[0, 2], 9)], 0, at(4, 0));
+        let without = [time(at(1, 0), at(2, 0)), time(at(3, 0), at(4, 0))];
+        assert_eq!(merged.without, without, "from its first day on");
     }
 }

@@ -19,7 +19,7 @@ use crate::entry::{Class, Closed};
 
 pub(crate) use coverage::Coverage;
 pub use fold::{AccountBuilder, accounts};
-pub use merge::{MergedAccount, NodeAccount, Repeated};
+pub use merge::{MergedAccount, NodeAccount, Repeated, TimeWithout};
 pub use words::{grouped, share, total};
 
 /// The account of one VM for a period. Counts are those of whole windows, from one reading to the next; a window belongs to the period
@@ -43,6 +43,9 @@ pub struct Account {
     pub totals: Totals,
     /// By UTC day, `2026-10-31`, ascending; days without a window are missing.
     pub days: Vec<Day>,
+    /// The hours in which it had CPUs of its own, counted from the epoch, as ranges in the order of the readings, at most 10,000.
+    #[serde(skip)]
+    pub hours: Vec<std::ops::Range<u64>>,
     /// The windows with the most runs of other tasks and devices, the worst first, at most ten.
     pub worst: Vec<Window>,
     /// Times without readings, ascending, at most 100.
