@@ -59,6 +59,8 @@ named! {
         /// Have promises checked and repaired, the configuration read anew, and read who ran on VMs' CPUs: it changes nothing that was
         /// not decided.
         Maintain = "io.stelia.Isolation1.maintain",
+        /// Have VMs moved to better CPUs.
+        Rebind = "io.stelia.Isolation1.rebind",
     }
 }
 
@@ -69,7 +71,8 @@ pub fn decide(role: Role, operation: Operation) -> Decision {
     };
     match (role, operation) {
         (Role::Root, _) | (Role::User, List | Describe | Preview) => Decision::Allow,
-        (Role::User, Register | Attach | Deregister | Rebind | Resize) => Decision::Ask(Action::ManageInstances),
+        (Role::User, Register | Attach | Deregister | Resize) => Decision::Ask(Action::ManageInstances),
+        (Role::User, Rebind) => Decision::Ask(Action::Rebind),
         (Role::User, Audit | Reconcile | Reload | Account | Ledger | Attribute) => Decision::Ask(Action::Maintain),
         (Role::Pod, Register | Attach | Deregister | List | Audit | Account) => Decision::Own,
         (Role::Pod, Describe | Preview | Rebind | Resize | Reconcile | Reload | Ledger | Attribute)
@@ -143,7 +146,7 @@ mod tests {
             (Audit, [allow, maintain, own, deny]),
             (Preview, [allow, allow, deny, deny]),
             (Reconcile, [allow, maintain, deny, deny]),
-            (Rebind, [allow, manage, deny, deny]),
+            (Rebind, [allow, Decision::Ask(Action::Rebind), deny, deny]),
             (Resize, [allow, manage, deny, deny]),
             (Reload, [allow, maintain, deny, deny]),
             (Account, [allow, maintain, own, deny]),

@@ -9,6 +9,7 @@ pub mod metrics;
 pub mod options;
 pub mod program;
 pub mod publisher;
+pub mod rebind;
 mod request;
 pub mod source;
 pub mod status;

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow};
 use clap::Parser;
+use kube::Client;
 use sd_notify::NotifyState;
 use stelia_credentials::{self as credentials, Files};
 use tokio::net::TcpListener;
@@ -19,6 +20,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::options::PublishOptions;
+use crate::rebind::Rebinder;
+use crate::rebind::daemon::Daemon;
 use crate::source::{Reading, Source};
 use crate::status::Status;
 use crate::withdraw::{WITHDRAWAL_TIMEOUT, withdraw};
@@ -57,6 +60,10 @@ pub struct Arguments {
     /// Serve /metrics, /healthz and /readyz on this address.
     #[arg(long, value_name = "ADDRESS:PORT", env = "STELIA_METRICS")]
     metrics: Option<SocketAddr>,
+    /// Carry out the RebindResources of this node. polkit must permit the program's user the action io.stelia.Isolation1.rebind. With --once
+    /// and --withdraw it does nothing.
+    #[arg(long, env = "STELIA_REBIND")]
+    rebind: bool,
     /// Format of the messages on standard error.
     #[arg(long, value_name = "FORMAT", env = "STELIA_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
@@ -122,13 +129,7 @@ pub fn main() -> ExitCode {
 }
 
 async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let kubeconfig = arguments.kubeconfig.clone().map(credentials::Source::Kubeconfig);
-    let source = kubeconfig.unwrap_or(credentials::Source::Pod);
-    let (client, files) = match Files::client(source) {
-        Ok(made) => made,
-        // Its text has its causes.
-        Err(error) => bail!("the API server's address and credentials: {error}"),
-    };
+    let (client, files) = client(arguments)?;
     let source = Source::new(arguments.directory.clone());
     let readings = source.readings();
     if arguments.withdraw {
@@ -171,13 +172,24 @@ async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     notify(&[NotifyState::Ready, NotifyState::Status("waits for steliad")]);
     let cancel = CancellationToken::new();
+    let rebinds = arguments.rebind.then(|| self::client(arguments)).transpose()?;
     let publish = async {
         let node = match &arguments.node_name {
             Some(name) => name.clone(),
             None => first_name(readings.clone()).await,
         };
         tracing::info!("publishes node {node}");
-        let publisher = Publisher::new(client, arguments.options(node)).with_credentials(files);
+        let options = arguments.options(node);
+        let rebound = async {
+            match rebinds {
+                Some((client, files)) => {
+                    let rebinder = Rebinder::new(client, options.clone(), Daemon::on_system_bus());
+                    rebinder.with_credentials(files).run().await;
+                }
+                None => std::future::pending().await,
+            }
+        };
+        let publisher = Publisher::new(client, options.clone()).with_credentials(files);
         let status = publisher.status();
         let served = async {
             match listener {
@@ -189,6 +201,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             () = publisher.run(readings, cancel.clone()) => {}
             () = served => {}
             () = log_status(status.clone()) => {}
+            () = rebound => {}
         }
     };
     tokio::select! {
@@ -199,6 +212,14 @@ async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     notify(&[NotifyState::Stopping]);
     Ok(ExitCode::SUCCESS)
+}
+
+/// A client of the API server, and what renews it.
+fn client(arguments: &Arguments) -> anyhow::Result<(Client, Files)> {
+    let kubeconfig = arguments.kubeconfig.clone().map(credentials::Source::Kubeconfig);
+    let made = Files::client(kubeconfig.unwrap_or(credentials::Source::Pod));
+    // Its text has its causes.
+    made.map_err(|error| anyhow!("the API server's address and credentials: {error}"))
 }
 
 fn code(success: bool) -> ExitCode {

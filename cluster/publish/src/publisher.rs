@@ -4,6 +4,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
+use http::response::Parts;
 use http_body_util::{BodyExt, Limited};
 use kube::Client;
 use kube::client::Body;
@@ -147,8 +148,20 @@ async fn exchange(client: &Client, request: PublisherRequest) -> Result<Vec<u8>,
     if parts.status.is_success() {
         return Ok(body.into());
     }
+    Err(failure(&parts, &body))
+}
+
+/// What an answer that is no success means.
+fn failure(parts: &Parts, body: &[u8]) -> ApiFailure {
     let retry_after = parts.headers.get(RETRY_AFTER).and_then(|seconds| seconds.to_str().ok());
     let retry_after = retry_after.and_then(|seconds| seconds.trim().parse().ok());
     let retry_after = retry_after.map(Duration::from_secs);
-    Err(ApiFailure::of(parts.status, retry_after, &body))
+    ApiFailure::of(parts.status, retry_after, body)
+}
+
+/// The same of an answer whose body is not read yet.
+pub(crate) async fn refused(parts: &Parts, body: Body) -> ApiFailure {
+    let body = tokio::time::timeout(REQUEST_TIMEOUT, Limited::new(body, MAX_ANSWER_BYTES).collect()).await;
+    let body = body.ok().and_then(Result::ok).map(|body| body.to_bytes());
+    failure(parts, &body.unwrap_or_default())
 }

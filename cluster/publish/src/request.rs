@@ -26,6 +26,17 @@ pub(crate) fn objects(version: &str) -> Builder {
     Builder::new(format!("/apis/{GROUP}/{version}/noderesourcetopologies"))
 }
 
+/// The group and version of RebindResources.
+const REBINDS: &str = "isolation.stelia.io/v1alpha1";
+
+pub(crate) fn rebinds() -> Builder {
+    Builder::new(format!("/apis/{REBINDS}/rebindresources"))
+}
+
+pub(crate) fn merge_rebind_status(manager: &str, name: &str, body: &Value) -> Made {
+    rebinds().patch_subresource("status", name, &PatchParams::apply(manager), &Patch::Merge(body))
+}
+
 pub(crate) fn get(of: &Builder, name: &str) -> Made {
     of.get(name, &GetParams::default())
 }

@@ -3,6 +3,7 @@
 mod apply;
 mod binding;
 mod counts;
+mod discovery;
 mod failure;
 mod faults;
 mod http_server;

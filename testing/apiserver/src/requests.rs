@@ -106,6 +106,11 @@ impl Server {
             name: target.name.clone(),
         };
         match verb {
+            // As a server without WatchList: the client lists, and then watches.
+            "watch" if request.query.is("sendInitialEvents") => {
+                let message = "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch";
+                Err(Failure::new(422, message))
+            }
             "watch" => Watch::new(&state, served, target, request.query).map(Reply::Watch),
             "list" => lists::list(&state, &served, target, request.query).map(Reply::Text),
             "get" => match state.store.get(&key) {
@@ -182,7 +187,7 @@ impl Server {
                 let manager = request.query.get("fieldManager");
                 (code, write.apply(live.as_ref(), object, manager, &state.uid())?)
             }
-            _ if kind == MERGE && whole => {
+            _ if kind == MERGE => {
                 let live = live.as_ref().ok_or_else(missing)?;
                 (StatusCode::OK, write.patch(live, &object)?)
             }

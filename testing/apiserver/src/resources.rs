@@ -34,7 +34,7 @@ impl Resource {
 
     /// Whether its status is written by a path of its own.
     pub(crate) fn has_status(&self) -> bool {
-        ["nodes", "pods"].contains(&self.plural.as_str())
+        ["nodes", "pods", "rebindresources"].contains(&self.plural.as_str())
     }
 }
 
@@ -67,6 +67,14 @@ pub(crate) fn all() -> Vec<Arc<Resource>> {
             "noderesourcetopologies",
             "NodeResourceTopology",
             &["v1alpha1", "v1alpha2"],
+            false,
+            true,
+        ),
+        one(
+            "isolation.stelia.io",
+            "rebindresources",
+            "RebindResource",
+            &["v1alpha1"],
             false,
             true,
         ),

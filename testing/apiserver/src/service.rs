@@ -12,6 +12,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 
 use crate::counts::LoggedRequest;
+use crate::discovery;
 use crate::failure::Failure;
 use crate::faults::Answer;
 use crate::query::Query;
@@ -66,8 +67,14 @@ impl Server {
     {
         let (parts, body) = request.into_parts();
         let Some(target) = Target::parse(parts.uri.path()) else {
-            let is_down = self.state().faults.is_down();
-            return if is_down { Err(Closed) } else { Ok(no_such_path().0) };
+            let state = self.state();
+            let answer = discovery::answer(&state.resources, parts.uri.path());
+            let answer = answer.map(|answer| json(StatusCode::OK, Bytes::from(answer.to_string())));
+            return match answer {
+                _ if state.faults.is_down() => Err(Closed),
+                Some((answer, _)) => Ok(answer),
+                None => Ok(no_such_path().0),
+            };
         };
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let verb = verb(&parts.method, &target, &query);

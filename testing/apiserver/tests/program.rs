@@ -1,7 +1,10 @@
 //! The server as a program: over HTTP, told what to do by `/control`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod shared;
+
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use http::Request;
@@ -83,4 +86,43 @@ fn it_listens_on_loopback_alone() {
     let run = command.args(["--listen", "0.0.0.0:0"]).output().unwrap();
     assert!(!run.status.success());
     assert!(String::from_utf8_lossy(&run.stderr).contains("not a loopback address"));
+}
+
+/// The lines of docs/cluster/publish.md, by kubectl.
+#[tokio::test]
+async fn the_documented_lines_have_a_nodes_vms_moved() {
+    let page = include_str!("../../../docs/cluster/publish.md");
+    let section = page.split_once("## RebindResources").unwrap().1;
+    let lines = section.split_once("```sh\n").unwrap().1.split_once("```").unwrap().0;
+    // This server has no schemas that kubectl reads.
+    let lines = lines.replace("kubectl create", "kubectl create --validate=false");
+    let program = Program::start();
+    let folder = tempfile::TempDir::new().unwrap();
+    let kubeconfig = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": program.address}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u", "user": {}}],
+    });
+    std::fs::write(folder.path().join("kubeconfig"), kubeconfig.to_string()).unwrap();
+    let kubectl = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/tools/kubectl");
+    let found = Command::new(kubectl).output().unwrap();
+    let found = String::from_utf8_lossy(&found.stdout).trim().to_owned();
+    std::os::unix::fs::symlink(found, folder.path().join("kubectl")).unwrap();
+    let mut shell = tokio::process::Command::new("bash");
+    shell
+        .args(["-exc", &lines])
+        .env("KUBECONFIG", folder.path().join("kubeconfig"));
+    shell
+        .env("HOME", folder.path())
+        .env("PATH", format!("{}:/usr/bin:/bin", folder.path().display()));
+    let ended = shared::rebind::beside_a_willing_node(&program.client(), shell.output())
+        .await
+        .unwrap();
+    let printed = String::from_utf8_lossy(&ended.stdout);
+    assert!(
+        ended.status.success(),
+        "{printed}{}",
+        String::from_utf8_lossy(&ended.stderr)
+    );
+    assert!(printed.contains("phase: Succeed"), "{printed}");
 }

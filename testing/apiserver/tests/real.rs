@@ -38,6 +38,17 @@ async fn it_answers_as_the_server_in_memory_does() {
     shared::a_watch_from_too_old_a_version_is_told(&client).await;
 }
 
+/// The definition that the component installs.
+const REBINDS: &str = include_str!("../../../packaging/cluster/kubernetes/components/rebind/crd.yaml");
+
+#[tokio::test]
+async fn a_nodes_rebind_resources_are_carried_out() {
+    let server = RealServer::start().await;
+    let client = server.client();
+    server.define(&client, REBINDS).await;
+    shared::rebind::rebinds_are_carried_out(&client).await;
+}
+
 fn options(name: &str, spread: Duration) -> PublishOptions {
     PublishOptions {
         start_spread: spread,

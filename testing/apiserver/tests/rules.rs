@@ -21,6 +21,12 @@ fn made() -> (Server, Client) {
     (server, client)
 }
 
+#[tokio::test]
+async fn a_nodes_rebind_resources_are_carried_out() {
+    let (_, client) = made();
+    shared::rebind::rebinds_are_carried_out(&client).await;
+}
+
 fn node(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::policy::{all_policies, denials, expressions};
 use crate::{read, repository};
 
-const REQUESTS: [&str; 7] = [
+const REQUESTS: [&str; 8] = [
     "topology-create",
     "topology-update",
     "topology-delete",
@@ -16,6 +16,7 @@ const REQUESTS: [&str; 7] = [
     "pod-status-patch",
     "event-create",
     "event-update",
+    "rebind-status",
 ];
 const NODE: &str = "authentication.kubernetes.io/node-name";
 
@@ -146,6 +147,24 @@ fn a_topology_that_is_not_the_nodes_own(#[case] pointer: &str, #[case] value: Va
         let said = messages(&changed(request, pointer, value.clone()));
         assert!(said.iter().any(|one| one == message), "{request}: {said:?}");
     }
+}
+
+#[test]
+fn a_publisher_makes_deletes_and_changes_no_rebind_resource_but_its_status() {
+    let only_status = "a publisher changes the status of RebindResources only";
+    for operation in ["CREATE", "DELETE"] {
+        let review = changed("rebind-status", "/operation", json!(operation));
+        assert_eq!(denied(&review), only_status);
+    }
+    let mut whole = changed("rebind-status", "/subResource", Value::Null);
+    assert_eq!(denied(&whole), only_status);
+    // Whose it is is said by the object that there is.
+    set(&mut whole, "/subResource", json!("status"));
+    set(&mut whole, "/oldObject/spec/nodeName", json!("worker-2"));
+    assert_eq!(
+        denied(&whole),
+        "a publisher changes RebindResources of its own node only"
+    );
 }
 
 #[test]
@@ -311,7 +330,7 @@ fn an_event_about_a_pod_of_another_node_is_admitted_in_the_nodes_own_name() {
 
 #[test]
 fn every_expression_is_of_standard_cel() {
-    assert_eq!(all_policies().len(), 6);
+    assert_eq!(all_policies().len(), 7);
     let all = expressions(all_policies());
     assert!(all.len() >= 30, "{}", all.len());
     assert_standard(&all);

@@ -8,7 +8,7 @@ use std::sync::{Mutex, OnceLock};
 
 use serde_json::{Value, json};
 
-use crate::{cluster, documents, folders, kind, one, only, pods, read, repository, strings};
+use crate::{cluster, documents, folders, kind, objects, one, only, pods, read, repository, strings};
 
 /// The program, which the script installs where it is missing.
 fn kubectl() -> &'static Path {
@@ -90,7 +90,8 @@ fn the_overlay_with_everything_has_every_component_and_the_one_for_units_no_daem
     let full = kustomization(&cluster("overlays/full"));
     let components: BTreeSet<PathBuf> = strings(&full["components"]).into_iter().map(PathBuf::from).collect();
     let there = folders(&cluster("components")).into_iter();
-    let there = there.filter(|path| !path.ends_with("withdraw"));
+    // The one takes everything back, the other asks for a user on each node.
+    let there = there.filter(|path| !path.ends_with("withdraw") && !path.ends_with("rebind"));
     let there = there.map(|path| Path::new("../../components").join(path.file_name().expect("a name")));
     assert_eq!(components, there.collect());
 
@@ -105,7 +106,7 @@ fn an_overlay_appends_its_components_flags_and_names_the_image() {
     let full = built(&cluster("overlays/full"));
     let (_, container) = pods(only(&full, "DaemonSet"));
     let arguments = strings(&container["args"]);
-    assert_eq!(arguments.len(), folders(&cluster("components")).len(), "{arguments:?}");
+    assert_eq!(arguments.len(), 6, "{arguments:?}");
     assert!(!arguments.contains(&"--withdraw"));
     let port = &container["ports"][0];
     let metrics = format!("--metrics=0.0.0.0:{}", port["containerPort"]);
@@ -174,4 +175,26 @@ fn components_alone_and_the_overlays_of_the_pages_can_be_built() {
             );
         }
     }
+}
+
+#[test]
+fn the_component_for_rebinds_gives_the_pods_the_bus_and_a_user_of_their_own() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rebind");
+    fs::create_dir_all(&folder).expect("a folder");
+    // kustomize takes no absolute paths.
+    let up = "../".repeat(folder.components().count() - 1);
+    let path = |part: &str| format!("{up}{}", cluster(part).display());
+    let overlay = json!({"resources": [path("base")], "components": [path("components/rebind")]});
+    fs::write(folder.join("kustomization.yaml"), overlay.to_string()).expect("a file");
+    let objects = built(&folder);
+    let (spec, container) = pods(only(&objects, "DaemonSet"));
+    assert!(strings(&container["args"]).contains(&"--rebind"));
+    assert_eq!(spec["securityContext"]["runAsUser"], 60998);
+    assert_eq!(
+        container["volumeMounts"][2],
+        json!({"name": "bus", "mountPath": "/var/run/dbus", "readOnly": true})
+    );
+    assert_eq!(spec["volumes"][2]["hostPath"]["path"], "/run/dbus");
+    let definition = only(&objects, "CustomResourceDefinition");
+    objects::check(definition).expect("a definition");
 }

@@ -14,16 +14,22 @@ use crate::{allowed, cluster, documents, folders, kind, name, one, only, pods, r
 type Right = (&'static str, &'static str, &'static str);
 
 /// What each component's role allows: group, resource, verb.
-const RIGHTS: [(&str, &str, &[Right]); 4] = [
+const RIGHTS: [(&str, &str, &[Right]); 5] = [
     ("pod-conditions", "--pod-conditions", &PODS),
     ("pod-events", "--pod-events", &EVENTS),
     ("ready-label", "--ready-label", &NODES),
+    ("rebind", "--rebind", &REBINDS),
     ("startup-taint", "--remove-taint", &NODES),
 ];
 const PODS: [Right; 2] = [("", "pods", "get"), ("", "pods/status", "patch")];
 const EVENTS: [Right; 2] = [
     ("events.k8s.io", "events", "create"),
     ("events.k8s.io", "events", "patch"),
+];
+const REBINDS: [Right; 3] = [
+    ("isolation.stelia.io", "rebindresources", "list"),
+    ("isolation.stelia.io", "rebindresources", "watch"),
+    ("isolation.stelia.io", "rebindresources/status", "patch"),
 ];
 const NODES: [Right; 2] = [("", "nodes", "get"), ("", "nodes", "patch")];
 /// Components that need no right.
@@ -95,7 +101,8 @@ fn every_role_is_bound_to_the_account_and_to_the_certificates() {
 
 #[test]
 fn whatever_a_role_allows_to_write_a_policy_looks_at() {
-    let objects = built(&cluster("overlays/full"));
+    let mut objects = built(&cluster("overlays/full"));
+    objects.extend(documents(&cluster("components/rebind/rbac.yaml")));
     let roles = objects.iter().filter(|object| kind(object) == "ClusterRole");
     let operations = |verb: &str| match verb {
         // Server-side apply makes what is not there.
@@ -139,7 +146,7 @@ fn the_program_takes_every_argument_and_variable_of_the_manifests_and_of_the_uni
     let program = "stelia-publish";
     Arguments::try_parse_from([program].into_iter().chain(arguments.iter().copied())).expect("arguments");
     let withdraw = documents(&cluster("components/withdraw/flag.yaml")).remove(0);
-    arguments.push(withdraw[0]["value"].as_str().expect("a flag"));
+    arguments.extend(["--rebind", withdraw[0]["value"].as_str().expect("a flag")]);
     Arguments::try_parse_from([program].into_iter().chain(arguments)).expect("arguments");
 
     let command = Arguments::command();

@@ -4,6 +4,7 @@
 pub mod counting;
 pub mod process;
 pub mod publishers;
+pub mod rebind;
 
 use futures_util::{StreamExt, TryStreamExt};
 use http::Request;
