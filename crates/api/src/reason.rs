@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use stelia_cpus::text::named;
-use stelia_kubelet::PodUid;
+use stelia_kubelet::{PodName, PodUid};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Members", from = "Members")]
@@ -147,6 +147,10 @@ struct Meaning {
     fix: &'static str,
 }
 
+/// The fix where only a new pod is well again: kubelet assigns CPUs when it admits a pod, and a container that ends well may not be started again.
+/// What owns the pod creates it again, or else who has its manifest. [`Reason::naming`] names the pod.
+pub const RECREATE: &str = "recreate the pod: kubectl delete pod -n NAMESPACE NAME";
+
 /// The most characters of a note.
 pub const MAX_NOTE: usize = 15;
 
@@ -188,7 +192,7 @@ impl ReasonCode {
             Self::RecordUnreadable => of(
                 "record unread",
                 "the VM keeps its CPUs, and steliad leaves it alone",
-                "install the newer steliad that wrote it, or restart the container",
+                "install the newer steliad that wrote it, or recreate the pod: kubectl delete pod -n NAMESPACE NAME",
             ),
             Self::LedgerNotKept => of(
                 "ledger not kept",
@@ -208,28 +212,28 @@ impl ReasonCode {
             Self::NumaPoolEmpty => of(
                 "NUMA pool empty",
                 "the VM runs on the shared CPUs of all NUMA nodes",
-                "run steliactl map to see which VMs have that NUMA node's CPUs",
+                "run steliactl map: it shows which VMs have that NUMA node's CPUs",
             ),
             Self::NoAssignment => of(
                 "no assignment",
                 "the VM keeps its CPUs until kubelet assigns them to another pod",
-                "restart the container",
+                RECREATE,
             ),
-            Self::Evicted => of("CPUs taken", "its vCPUs run on shared CPUs", "restart the container"),
+            Self::Evicted => of("CPUs taken", "its vCPUs run on shared CPUs", RECREATE),
             Self::CpusInUse => of(
                 "CPUs in use",
                 "its vCPUs stay where they were",
-                "if this persists, restart the container",
+                "if this persists, recreate the pod: kubectl delete pod -n NAMESPACE NAME",
             ),
             Self::CgroupGone => of(
                 "cgroup gone",
                 "exec into the container fails, and the VM cannot be released",
-                "restart the container when convenient",
+                "when convenient, recreate the pod: kubectl delete pod -n NAMESPACE NAME",
             ),
             Self::PlaceholderEnded => of(
                 "no placeholder",
                 "the VM cannot be released into its container",
-                "restart the container when convenient",
+                "when convenient, recreate the pod: kubectl delete pod -n NAMESPACE NAME",
             ),
             Self::CpusetChanged => of(
                 "cpuset changed",
@@ -303,17 +307,17 @@ impl ReasonCode {
             Self::NoPartitions => of(
                 "no partitions",
                 "other tasks are kept off its CPUs only by systemd's AllowedCPUs=",
-                "install Linux 6.7 or later, then restart the container",
+                "install Linux 6.7 or later and boot it",
             ),
             Self::PartitionOff => of(
                 "partition off",
                 "other tasks are kept off its CPUs only by systemd's AllowedCPUs=",
-                "set partition = \"auto\", run systemctl reload steliad, then restart the container",
+                "set partition = \"auto\", run systemctl reload steliad, then recreate the pod: kubectl delete pod -n NAMESPACE NAME",
             ),
             Self::RuleWithoutPartition => of(
                 "rule: partition",
                 "other tasks are kept off its CPUs only by systemd's AllowedCPUs=",
-                "remove partition from the rule, run systemctl reload steliad, then restart the container",
+                "remove partition from the rule, run systemctl reload steliad, then recreate the pod: kubectl delete pod -n NAMESPACE NAME",
             ),
             Self::PartitionRefused => of(
                 "kernel refused",
@@ -364,6 +368,11 @@ impl ReasonCode {
     }
 }
 
+/// A fix with this pod in its commands.
+pub fn naming(fix: &str, namespace: &str, name: &str) -> String {
+    fix.replace("-n NAMESPACE NAME", &format!("-n {namespace} {name}"))
+}
+
 impl Reason {
     /// A reason with details of a pod.
     pub fn of(pod: &PodUid, code: ReasonCode, text: impl Into<String>) -> Self {
@@ -392,6 +401,18 @@ impl Reason {
     #[must_use]
     pub fn with_fix(self, fix: String) -> Self {
         Self { fix, ..self }
+    }
+
+    /// The same reason with this pod, where its name is known, in the commands of its fix.
+    #[must_use]
+    pub fn naming(self, pod: Option<&PodName>) -> Self {
+        match pod {
+            Some(pod) => Self {
+                fix: naming(&self.fix, pod.namespace(), pod.name()),
+                ..self
+            },
+            None => self,
+        }
     }
 
     /// What this pod may read of it.
@@ -506,6 +527,16 @@ mod tests {
         notes.sort_unstable();
         notes.dedup();
         assert_eq!(notes.len(), all);
+    }
+
+    #[test]
+    fn a_fix_names_the_pod_where_its_name_is_known() {
+        let reason = Reason::of(&pod(1), ReasonCode::Evicted, "x");
+        assert_eq!(reason.clone().naming(None).fix, RECREATE);
+        let named = reason.naming(PodName::new("team-a", "web").as_ref());
+        assert_eq!(named.fix, "recreate the pod: kubectl delete pod -n team-a web");
+        let other = Reason::of(&pod(1), ReasonCode::CpusOffline, "x");
+        assert_eq!(other.clone().naming(PodName::new("a", "b").as_ref()), other);
     }
 
     #[test]

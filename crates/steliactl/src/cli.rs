@@ -269,7 +269,7 @@ impl Command {
         let names_vms = match self {
             Self::Export(Export::Metrics { .. }) => return Some("metrics have no other form"),
             Self::Export(_) if !form.is_data() => return Some("the object has no table: use -o json"),
-            Self::Ledger(asked) if asked.is_document() && form != Form::Name => {
+            Self::Ledger(asked) if asked.html && form != Form::Name => {
                 return Some("--html has no other form");
             }
             Self::Ledger(asked) => asked.is_about_vms(),

@@ -107,19 +107,20 @@ async fn run(
             selection, problems, ..
         } => {
             let selected = client().await?.select(selection).await?;
-            selected.with_missing_names(output_options.print(&list::Vms::of(&selected, *problems)))
+            let vms = list::Vms::of(&selected);
+            let vms = if *problems { vms.in_trouble() } else { vms };
+            selected.with_missing_names(output_options.print(&vms))
         }
         Command::Show { selection, .. } if selection.is_all() => {
             Err(Failure::Usage("specify a VM (see steliactl list)".to_owned()))
         }
         Command::Show { selection, threads } => {
             let selected = client().await?.select(selection).await?;
-            selected.with_missing_names(output_options.print(&show::gather(
-                &selected,
-                roots,
-                *threads,
-                cli.common.full,
-            )?))
+            let details = show::Details {
+                threads: *threads,
+                full: cli.common.full,
+            };
+            selected.with_missing_names(output_options.print(&show::gather(&selected, roots, details)?))
         }
         Command::Map { selection, svg } => {
             let selected = client().await?.select(selection).await?;
@@ -146,7 +147,7 @@ async fn run(
             selected.with_missing_names(output_options.print(&noise::gather(roots, &selected).await))
         }
         Command::Reconcile { dry_run } => {
-            output_options.print(&reconcile::reconcile(&client().await?, *dry_run).await?)
+            output_options.print(&reconcile::reconcile(&client().await?, Mode::of(*dry_run)).await?)
         }
         Command::Rebalance { vm, dry_run, deadline } => output_options
             .print(&rebalance::rebalance(&client().await?, vm.as_deref(), *deadline, Mode::of(*dry_run)).await?),
@@ -154,7 +155,7 @@ async fn run(
             output_options.print(&resize::resize(&client().await?, vm, *cpus, Mode::of(*dry_run)).await?)
         }
         Command::Release { vm, dry_run } => {
-            output_options.print(&release::release(&client().await?, vm, *dry_run).await?)
+            output_options.print(&release::release(&client().await?, vm, Mode::of(*dry_run)).await?)
         }
         Command::Top {
             selection,
@@ -171,7 +172,9 @@ async fn run(
                 top::batch(source, *count, output_options).await
             })
         }
-        Command::Monitor(selection) => monitor::run(&client().await?, selection, output_options).await,
+        Command::Monitor(selection) => {
+            monitor::run(&client().await?, selection, output_options, daemon::signals::print).await
+        }
     }
 }
 

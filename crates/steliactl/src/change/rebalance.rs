@@ -84,9 +84,6 @@ fn is_up_to_kubelet(description: &Description) -> bool {
 }
 
 /// Starts a job and waits for its end, or with a dry run only prints the plan.
-///
-/// # Errors
-/// The daemon refuses, or the connection ends.
 pub(crate) async fn rebalance(
     client: &Client,
     vm: Option<&str>,

@@ -17,18 +17,15 @@ pub(crate) struct Reconciled {
     #[serde(skip)]
     described: Description,
     #[serde(skip)]
-    dry_run: bool,
+    mode: Mode,
 }
 
 /// Repairs, or with a dry run only asks what would change first.
-///
-/// # Errors
-/// The daemon refuses or does not answer.
-pub(crate) async fn reconcile(client: &Client, dry_run: bool) -> Result<Reconciled, Failure> {
+pub(crate) async fn reconcile(client: &Client, mode: Mode) -> Result<Reconciled, Failure> {
     Ok(Reconciled {
-        report: client.reconcile(Mode::of(dry_run)).await?,
+        report: client.reconcile(mode).await?,
         described: client.describe().await.unwrap_or_default(),
-        dry_run,
+        mode,
     })
 }
 
@@ -37,11 +34,11 @@ impl Reconciled {
     fn summary(&self) -> String {
         let count = |member: &str| self.report.get(member).and_then(Value::as_u64).unwrap_or(0);
         let planned = lines_by_pod(&self.report, "plan").count() as u64;
-        let done = match (self.dry_run, count("steps")) {
-            (true, _) if planned > 0 => format!("Dry run: steliad would make {}", counted(planned, "change")),
-            (true, _) => "Dry run: steliad would change nothing".to_owned(),
-            (false, 0) => "Nothing to change".to_owned(),
-            (false, changes) => format!(
+        let done = match (self.mode, count("steps")) {
+            (Mode::DryRun, _) if planned > 0 => format!("Dry run: steliad would make {}", counted(planned, "change")),
+            (Mode::DryRun, _) => "Dry run: steliad would change nothing".to_owned(),
+            (Mode::Change, 0) => "Nothing to change".to_owned(),
+            (Mode::Change, changes) => format!(
                 "Made {} ({} moved, {} repaired)",
                 counted(changes, "change"),
                 counted(count("moves"), "thread"),
@@ -61,21 +58,11 @@ impl Reconciled {
 
     /// Whom reasons are of that steliad cannot remove, and the command that has them.
     fn still_wrong(&self) -> Option<String> {
-        let reasons = self
-            .report
-            .get("reasons")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten();
-        let (uids, pods) = (
-            reasons.filter_map(|row| row.get(0)?.as_str()),
-            Pods::of(&self.described),
-        );
-        let names = uids
-            .clone()
-            .filter(|uid| *uid != NODE)
-            .map(|uid| pods.get(uid).to_string());
-        let (wrong, names) = (counted_uids(uids)?, some_of(names, 3));
+        let reasons = self.report.get("reasons").and_then(Value::as_array);
+        let uids = reasons.into_iter().flatten().filter_map(|row| row.get(0)?.as_str());
+        let (vms, pods) = (uids.clone().filter(|uid| *uid != NODE), Pods::of(&self.described));
+        let names = some_of(vms.map(|uid| pods.get(uid).to_string()), 3);
+        let wrong = counted_uids(uids)?;
         let names = if names.is_empty() { names } else { format!(" ({names})") };
         Some(format!("still wrong: {wrong}{names}: steliactl verify"))
     }
@@ -95,7 +82,7 @@ impl Render for Reconciled {
     }
 
     fn failure(&self) -> Option<String> {
-        self.still_wrong().filter(|_| !self.dry_run)
+        self.still_wrong().filter(|_| self.mode == Mode::Change)
     }
 }
 
@@ -107,11 +94,11 @@ mod tests {
     use crate::shared::daemon::node::testing::{PODS, node};
     use crate::tests::fixtures::{columns, text};
 
-    fn answer(report: Value, dry_run: bool) -> Reconciled {
+    fn answer(report: Value, mode: Mode) -> Reconciled {
         Reconciled {
             report: report.as_object().cloned().unwrap(),
             described: node(),
-            dry_run,
+            mode,
         }
     }
 
@@ -126,12 +113,12 @@ mod tests {
             reason(PODS[2], "cpuset-changed", "container cpuset is empty", fix),
         ];
         let report = json!({"reasons": reasons, "steps": 9, "moves": 1, "repaired": 2, "pass": 7});
-        let changed = answer(report.clone(), false);
+        let changed = answer(report.clone(), Mode::Change);
         insta::assert_snapshot!(changed.text(columns(80)));
         assert!(changed.failure().unwrap().starts_with("still wrong: the node, 3 VMs ("));
-        assert_eq!(answer(report, true).failure(), None);
+        assert_eq!(answer(report, Mode::DryRun).failure(), None);
         // What waits is shown by the count of states alone.
-        let nothing = answer(json!({"reasons": [], "steps": 0}), false);
+        let nothing = answer(json!({"reasons": [], "steps": 0}), Mode::Change);
         assert!(text(&nothing).starts_with("Nothing to change. 2 VMs: "));
         assert_eq!(nothing.failure(), None);
     }
@@ -140,7 +127,7 @@ mod tests {
     fn a_dry_run_lists_the_changes() {
         let of_vm = format!("{}: move thread 7 to /x/float", PODS[0]);
         let plan = [of_vm.as_str(), "-: set CPUWeight=200 of stelia.slice"];
-        let shown = text(&answer(json!({"plan": plan}), true));
+        let shown = text(&answer(json!({"plan": plan}), Mode::DryRun));
         assert!(
             shown.contains(&of_vm)
                 && shown.contains("node: set CPUWeight=200 of stelia.slice\nDry run: steliad would make 2 changes"),
@@ -149,7 +136,7 @@ mod tests {
         // It is done whether or not the VMs are known.
         let alone = Reconciled {
             described: Description::default(),
-            ..answer(json!({"plan": []}), true)
+            ..answer(json!({"plan": []}), Mode::DryRun)
         };
         assert_eq!(text(&alone), "Dry run: steliad would change nothing.\n");
     }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::shared::daemon::{Client, Failure, Mode, Pod, options, restart};
+use crate::shared::daemon::{Client, Failure, Mode, Pod, options, recreate};
 use crate::shared::output::{Render, TextStyle, paragraph, printable};
 
 /// The VM that was released, or would be. As JSON the pod alone.
@@ -26,23 +26,22 @@ impl Render for Released {
 }
 
 /// Releases the VM, or with a dry run only says what would happen.
-///
-/// # Errors
-/// No such VM, or the daemon refuses.
-pub(crate) async fn release(client: &Client, vm: &str, dry_run: bool) -> Result<Released, Failure> {
+pub(crate) async fn release(client: &Client, vm: &str, mode: Mode) -> Result<Released, Failure> {
     let found = client.find(vm).await?;
-    let (released, keeps) = if dry_run {
-        ("would release", "would keep")
-    } else {
-        let deregister = client.manager().deregister(&found.pod.pod_uid, options(Mode::Change));
-        client.answer_while_alive(deregister).await?;
-        ("released", "keeps")
+    let (released, keeps) = match mode {
+        Mode::DryRun => ("would release", "would keep"),
+        Mode::Change => {
+            let deregister = client.manager().deregister(&found.pod.pod_uid, options(mode));
+            client.answer_while_alive(deregister).await?;
+            ("released", "keeps")
+        }
     };
     let cpus = match &found.instance.exclusive {
         none if none.is_empty() => String::new(),
         cpus => format!(" CPUs {cpus}"),
     };
-    let (pod, undo) = (found.pod.in_full(), restart(&found.described));
+    let pod = found.pod.in_full();
+    let undo = recreate(&found.described, &[(found.pod.clone(), 0)]);
     Ok(Released {
         text: format!("{pod}: {released}{cpus}; the VM {keeps} running, unisolated. Undo: {undo}"),
         pod: found.pod,

@@ -94,10 +94,8 @@ pub(crate) async fn resize(client: &Client, vm: &str, cpus: u32, mode: Mode) -> 
 /// # Errors
 /// The node has fewer CPUs than this that are not reserved.
 fn has_room(described: &Description, cpus: u32) -> Result<(), Failure> {
-    let (all, reserved) = (
-        described.node.topology.online().len(),
-        OnlineCpus::of(described).reserved.len(),
-    );
+    let all = described.node.topology.online().len();
+    let reserved = OnlineCpus::of(described).reserved.len();
     if all == 0 || cpus as usize <= all - reserved {
         return Ok(());
     }
@@ -220,7 +218,6 @@ mod tests {
                 .extend(problem.map(|code| Reason::of_node(code, "x")));
             let found = Found {
                 pod: pod(PODS[0], "team-a/web"),
-                path: "/".try_into().unwrap(),
                 instance: Arc::clone(&described.node.instances[PODS[0]]),
                 described,
             };

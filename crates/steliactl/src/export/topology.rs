@@ -37,9 +37,6 @@ pub(crate) struct TopologyOptions {
 }
 
 /// Prints the object, and on standard error what it says is wrong with it.
-///
-/// # Errors
-/// The daemon refuses the call.
 pub(crate) async fn run(
     client: &Client,
     asked: &TopologyOptions,

@@ -198,13 +198,11 @@ impl Render for Answer {
 
     fn failure(&self) -> Option<String> {
         let Rejected { reason, message, .. } = self.why()?;
+        // What is printed has the message of a rejection.
         Some(match reason.as_str() {
             UNKNOWN => message.clone(),
-            PENDING => format!("kubelet would never answer, and the pod would stay pending: {message}"),
-            _ => {
-                let message = self.why()?.because.as_ref().unwrap_or(message);
-                format!("{} would reject the pod: {reason}: {message}", self.assigned_by)
-            }
+            PENDING => "kubelet would never answer, and the pod would stay pending".to_owned(),
+            reason => format!("{} would reject the pod: {reason}", self.assigned_by),
         })
     }
 }
@@ -274,14 +272,9 @@ impl WhatIf {
         let needed = needed.filter_map(|feature| feature.gate(features::KUBELET));
         let missing = needed.filter(|gate| !gate.is_on(&gates)).map(|gate| gate.name);
         let with = |node| {
-            Answer::of_kubelet(
-                question,
-                &Subject {
-                    node,
-                    ..subject.clone()
-                },
-                true,
-            )
+            let mut subject = subject.clone();
+            subject.node = node;
+            Answer::of_kubelet(question, &subject, true)
         };
         let without = |cause: VariantError| Answer::about(question).refused(*Rejected::unknown(cause.to_string(), ""));
         let answer = with_settings(&subject.node, settings).map_or_else(without, with);

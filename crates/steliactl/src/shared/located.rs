@@ -46,11 +46,10 @@ pub(crate) fn place(located: &Located) -> String {
 }
 
 pub(crate) fn meaning(located: &Located) -> Meaning {
-    match (located.remote(), located.is_much_remote()) {
-        (None, _) => Meaning::Plain,
-        (Some(_), true) => Meaning::Attention,
-        (Some(0), false) if located.attached_percent == 0 => Meaning::Good,
-        (Some(_), false) => Meaning::Plain,
+    match located.remote() {
+        Some(_) if located.is_much_remote() => Meaning::Attention,
+        Some(0) if located.attached_percent == 0 => Meaning::Good,
+        _ => Meaning::Plain,
     }
 }
 

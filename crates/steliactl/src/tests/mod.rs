@@ -162,6 +162,18 @@ impl Instance {
     }
 }
 
+/// The bus itself: there is a daemon on it.
+struct Bus;
+
+#[interface(name = "org.freedesktop.DBus")]
+impl Bus {
+    fn add_match(&self, _rule: &str) {}
+
+    fn get_name_owner(&self, _name: &str) -> &str {
+        ":1.7"
+    }
+}
+
 /// Runs a command line against the daemon above; `/proc` and the cgroup tree are in `root`.
 fn steliactl(root: &Path, line: &[&str]) -> Result<String, Failure> {
     let cli = cli(line);
@@ -183,6 +195,7 @@ async fn daemon() -> (Connection, Connection) {
         .p2p()
         .serve_at(MANAGER_PATH, Manager)
         .serve_at(OBJECT, Instance)
+        .serve_at("/org/freedesktop/DBus", Bus)
         .build();
     let client = connection::Builder::unix_stream(theirs).p2p().build();
     let (server, client) = tokio::join!(server, client);

@@ -1,7 +1,10 @@
 //! `list`, `show` and `status` against a daemon.
 
 use super::*;
+use crate::cli::Command;
+use crate::shared::daemon::{CALL_TIMEOUT, Client};
 use crate::tests::fixtures::says;
+use crate::view::monitor;
 
 fn json(root: &Path, line: &[&str]) -> serde_json::Value {
     let text = steliactl(root, &[&["--json"], line].concat()).unwrap();
@@ -57,6 +60,39 @@ fn show_as_json_is_what_the_daemon_says_with_the_threads() {
     assert_eq!(json(a_vm().path(), &["show", "we*"])[0]["instance"]["pod_name"], "web");
     let unnamed = steliactl(no_vm().path(), &["show"]).unwrap_err();
     assert_eq!(unnamed.exit_code(), 2);
+}
+
+#[test]
+fn monitor_begins_with_what_is_wrong_already() {
+    let begin = |line: &[&str]| {
+        let cli = cli(line);
+        let Command::Monitor(selection) = cli.asked() else {
+            panic!("{line:?}")
+        };
+        let mut printed = String::new();
+        block_on(async {
+            let (_daemon, connection) = daemon().await;
+            let client = Client::new(connection, CALL_TIMEOUT).await.unwrap();
+            let print = |text: &str| {
+                printed += text;
+                Ok(false)
+            };
+            monitor::run(&client, selection, cli.output_options().unwrap(), print).await
+        })
+        .unwrap();
+        printed
+    };
+    let text = begin(&["monitor"]);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].ends_with("  node  steliad is running"), "{text}");
+    assert!(lines[1].starts_with("VM  "), "{text}");
+    assert!(lines[2].starts_with("team-a/web  degraded  2-3  "), "{text}");
+    // A program gets events alone.
+    let json = begin(&["--json=short", "monitor"]);
+    assert!(
+        json.lines().count() == 1 && json.contains(r#""event":"DaemonAppeared""#),
+        "{json}"
+    );
 }
 
 #[test]

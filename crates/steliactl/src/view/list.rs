@@ -7,7 +7,7 @@ use serde::Serialize;
 use stelia_api::Reason;
 use stelia_model::{Instance, Unadopted};
 
-use crate::shared::daemon::{Condition, Pod, Selected, age, counts, fact, is_in_trouble, note};
+use crate::shared::daemon::{Condition, Pod, Rows, Selected, age, counts, fact, is_in_trouble, note};
 use crate::shared::output::{
     Column, Fact, Meaning, Render, TextStyle, column, counted, facts, now, paragraph, printable, table,
 };
@@ -60,18 +60,24 @@ pub(crate) struct Vms<'a> {
 }
 
 impl<'a> Vms<'a> {
-    /// The selected ones, or of them only those in trouble.
-    pub(crate) fn of(selected: &'a Selected, only_problems: bool) -> Self {
-        let vms = selected.vms.iter().filter(|vm| !only_problems || is_in_trouble(vm));
+    /// The selected ones.
+    pub(crate) fn of(selected: &'a Selected) -> Self {
         let listed = |vm: &'a Arc<Instance>| Listed {
             condition: Condition::of(vm),
             vm,
         };
         Self {
-            vms: vms.map(listed).collect(),
+            vms: selected.vms.iter().map(listed).collect(),
             selected,
-            only_problems,
+            only_problems: false,
         }
+    }
+
+    /// Of these only those in trouble.
+    pub(crate) fn in_trouble(mut self) -> Self {
+        self.vms.retain(|one| is_in_trouble(one.vm));
+        self.only_problems = true;
+        self
     }
 
     /// Counts, and what tells more; for people.
@@ -87,13 +93,10 @@ impl<'a> Vms<'a> {
             .collect();
         let first = self.vms.iter().find(|one| is_in_trouble(one.vm));
         let why = first.map(|one| format!("steliactl why {}", name(one.vm)));
-        let also = self
-            .selected
-            .former_in_words()
-            .map(|words| ("Also", words, Meaning::Attention));
-        let below = also.into_iter().chain(why.map(|why| ("See", why, Meaning::Plain)));
-        let below = below.map(|(label, text, meaning)| (label.to_owned(), text, meaning));
-        lines + &facts(&below.collect::<Vec<_>>(), style)
+        let mut below = Rows::default();
+        below.say("Also", self.selected.former_in_words().unwrap_or_default());
+        below.say("See", why.unwrap_or_default());
+        lines + &below.text("", style)
     }
 }
 
@@ -208,7 +211,7 @@ mod tests {
     #[test]
     fn a_terminal_and_a_pipe_have_the_same_columns_with_trouble_first() {
         let troubled = Selected::all(troubled());
-        let vms = Vms::of(&troubled, false);
+        let vms = Vms::of(&troubled);
         insta::assert_snapshot!(vms.text(at(80)), @r"
         NODE  cpu_manager_state is unusable: no new VMs; running VMs keep their CPUs
               steliactl why node
@@ -230,7 +233,7 @@ mod tests {
     #[test]
     fn problems_are_the_vms_in_trouble_and_json_has_their_reasons() {
         let troubled = Selected::all(troubled());
-        let vms = serde_json::to_value(Vms::of(&troubled, true)).unwrap();
+        let vms = serde_json::to_value(Vms::of(&troubled).in_trouble()).unwrap();
         assert_eq!(vms.as_array().unwrap().len(), 2);
         assert_eq!(
             (&vms[0]["state"], &vms[0]["condition"], &vms[0]["pod_name"]),
@@ -259,7 +262,7 @@ mod tests {
             (PODS[0], "web", 9),
         ];
         described.node.former = Arc::new(all.map(|(uid, name, age)| former(uid, name, age)).into());
-        let text = |described: &Description| Vms::of(&Selected::all(described.clone()), false).text(at(80));
+        let text = |described: &Description| Vms::of(&Selected::all(described.clone())).text(at(80));
         // While kubelet's file cannot be used any of them may run.
         let unusable = text(&described);
         says(
@@ -273,13 +276,10 @@ mod tests {
         none.selection = selection(&["-n", "none"]);
         none.vms.clear();
         let piped = TextStyle { width: None, ..at(80) };
-        says(
-            &Vms::of(&none, false).text(piped),
-            &["No VM matches (2 VMs on this node)."],
-        );
+        says(&Vms::of(&none).text(piped), &["No VM matches (2 VMs on this node)."]);
         described.node.instances.retain(|uid, _| uid.as_str() == PODS[0]);
         says(
-            &Vms::of(&Selected::all(described.clone()), true).text(at(80)),
+            &Vms::of(&Selected::all(described.clone())).in_trouble().text(at(80)),
             &["No VM has a problem (1 VM)."],
         );
         let roots = crate::shared::kernel::Roots::below("/nonexistent".as_ref());
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn without_vms_it_says_so_and_names_the_command_for_those_of_rules() {
         let mut described = Description::default();
-        let text = |described: &Description| Vms::of(&Selected::all(described.clone()), false).text(at(80));
+        let text = |described: &Description| Vms::of(&Selected::all(described.clone())).text(at(80));
         assert_eq!(text(&described), "No VMs.\n");
         assert!(Unmanaged(Vec::new()).text(at(80)).starts_with("No rule"));
         described.node.unadopted = Arc::new(vec![Unadopted {

@@ -1,13 +1,16 @@
 //! `monitor`: the daemon's signals as they come, one per line.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
-use stelia_api::{MANAGER_PATH, ReasonCode, instance_uid};
+use stelia_api::reason::joined;
+use stelia_api::{MANAGER_PATH, Reason, ReasonCode, instance_uid};
 use zbus::fdo;
 use zbus::message::Message;
 
 use super::list::Vms;
-use crate::shared::daemon::signals::{self, End, Received, Signals};
-use crate::shared::daemon::{Client, Failure, Pods, Selected, Selection, fact, reason_of};
+use crate::shared::daemon::signals::{End, Received, Signals};
+use crate::shared::daemon::{Client, Description, Failure, Pods, Selected, Selection, fact, reason_of};
 use crate::shared::output::{self, Form, Meaning, OutputOptions, Render, facts, printable};
 
 const APPEARED: &str = "DaemonAppeared";
@@ -18,6 +21,35 @@ const PROBLEM_FOUND: &str = "NodeProblemFound";
 const PROBLEM_OVER: &str = "NodeProblemOver";
 /// The interface whose signals are events.
 const MANAGER: &str = "io.stelia.Isolation1.Manager";
+
+/// What is known of VMs besides an event: one that ended has no object to ask, and no event tells what was wrong before.
+#[derive(Default)]
+struct Known {
+    /// The pods of all VMs so far.
+    pods: Pods,
+    /// What was last said to be wrong with each, by UID.
+    degraded: BTreeMap<String, Vec<Reason>>,
+}
+
+impl Known {
+    /// Adds VMs; of those that are known already only events say what is wrong.
+    fn add(&mut self, described: &Description) {
+        self.pods.add(Pods::of_former(described));
+        self.pods.add(Pods::of(described));
+        for (uid, vm) in &described.node.instances {
+            self.degraded
+                .entry(uid.to_string())
+                .or_insert_with(|| vm.degraded.clone());
+        }
+    }
+
+    /// What an event says is wrong with its VM now.
+    fn learn(&mut self, event: &Event) {
+        if let Some((uid, now)) = event.pod.clone().zip(reasons(&event.json["properties"], "Degraded")) {
+            self.degraded.insert(uid, now);
+        }
+    }
+}
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,8 +108,8 @@ impl Event {
         Some(Self { pod, json })
     }
 
-    /// What happened; empty where another event says it.
-    fn words(&self) -> String {
+    /// What happened; empty where another event says it. `before`: what was wrong with the VM.
+    fn words(&self, before: &[Reason]) -> String {
         match self.name() {
             APPEARED => "steliad is running".to_owned(),
             VANISHED => Failure::NotRunning.to_string(),
@@ -90,15 +122,15 @@ impl Event {
             PROBLEM_OVER => {
                 let code = member(&self.json, "code");
                 let fact = ReasonCode::parse(code).map(ReasonCode::fact);
-                format!("problem solved: {}", fact.unwrap_or(code))
+                over(fact.unwrap_or(code))
             }
-            _ => changes(&self.json["properties"]),
+            _ => changes(&self.json["properties"], before),
         }
     }
 
     /// With when it was, microseconds since the epoch, and whose it is: JSON on one line, or text, of which a narrow terminal has several.
-    fn written(&self, time: u64, output: OutputOptions, pods: &Pods) -> Result<String, Failure> {
-        let pod = self.pod.as_ref().map(|uid| pods.get(uid));
+    fn written(&self, time: u64, output: OutputOptions, known: &Known) -> Result<String, Failure> {
+        let pod = self.pod.as_ref().map(|uid| known.pods.get(uid));
         if output.form.is_data() {
             let mut object = pod.map(|pod| pod.members()).unwrap_or_default();
             object.insert("time_us".to_owned(), time.into());
@@ -108,7 +140,9 @@ impl Event {
         let clock = output::time(time).get(11..19).unwrap_or_default().to_owned();
         let whose = pod.map_or_else(|| "node".to_owned(), |pod| pod.to_string());
         let label = printable(&format!("{clock}  {whose}"));
-        let line = Some((label, self.words(), Meaning::Plain)).filter(|(_, words, _)| !words.is_empty());
+        let before = self.pod.as_ref().and_then(|uid| known.degraded.get(uid));
+        let words = self.words(before.map_or(&[], Vec::as_slice));
+        let line = Some((label, words, Meaning::Plain)).filter(|(_, words, _)| !words.is_empty());
         Ok(facts(line.as_slice(), output.style))
     }
 }
@@ -118,22 +152,32 @@ fn member<'a>(object: &'a Value, name: &str) -> &'a str {
     object[name].as_str().unwrap_or_default()
 }
 
-/// Properties that changed: of a VM the new state and why, what is wrong with it, and its CPUs.
-fn changes(properties: &Value) -> String {
-    let reasons = |name| {
-        let rows = properties.get(name).and_then(Value::as_array)?;
-        let texts: Vec<String> = rows.iter().filter_map(reason_of).map(|reason| reason.text).collect();
-        Some(texts.join("; "))
-    };
-    let degraded = reasons("Degraded").map(|texts| match texts.as_str() {
-        "" => "no longer degraded".to_owned(),
-        texts => format!("degraded: {texts}"),
-    });
+/// That what was wrong is no longer so.
+fn over(problem: &str) -> String {
+    format!("the problem is over: {problem}")
+}
+
+/// Reasons in a property that changed; `None` where it did not.
+fn reasons(properties: &Value, name: &str) -> Option<Vec<Reason>> {
+    let rows = properties.get(name)?.as_array()?;
+    Some(rows.iter().filter_map(reason_of).collect())
+}
+
+/// Properties that changed: of a VM the new state and why, what is wrong with it or was until now, and its CPUs.
+fn changes(properties: &Value, before: &[Reason]) -> String {
+    let now = reasons(properties, "Degraded");
+    let has_ended = |now: &[Reason], one: &Reason| now.iter().all(|other| other.code != one.code);
+    let ended = now
+        .iter()
+        .flat_map(|now| before.iter().filter(|one| has_ended(now, one)));
+    let ended: Vec<Reason> = ended.cloned().collect();
     let cpus = Some(member(properties, "ExclusiveCPUs")).filter(|cpus| !cpus.is_empty());
     let words = [
         Some(member(properties, "State").to_owned()),
-        reasons("NotIsolated"),
-        degraded,
+        reasons(properties, "NotIsolated").map(|reasons| joined(&reasons)),
+        (!ended.is_empty()).then(|| over(&joined(&ended))),
+        now.filter(|now| !now.is_empty())
+            .map(|now| format!("degraded: {}", joined(&now))),
         cpus.map(|cpus| format!("CPUs {cpus}")),
     ];
     let words: Vec<String> = words.into_iter().flatten().filter(|words| !words.is_empty()).collect();
@@ -147,27 +191,30 @@ fn selects(selection: &Selection, event: &Event, pods: &Pods) -> bool {
     }
     let to_state = || {
         let changed = event.json.get("properties")?;
-        let degraded = changed.get("Degraded").and_then(Value::as_array);
-        let is_degraded = degraded.is_some_and(|all| !all.is_empty());
+        let is_degraded = reasons(changed, "Degraded").is_some_and(|all| !all.is_empty());
         Some(selection.has_state(member(changed, "State"), is_degraded))
     };
     let is_selected = |uid: &String| selection.has(&pods.get(uid), pods);
     event.pod.as_ref().is_some_and(is_selected) && (!selection.names_states() || to_state() == Some(true))
 }
 
-/// Prints events until interrupted, or until standard output has no reader; as text, a list of what is wrong already comes first. The daemon
+/// Prints events until interrupted, or until nobody reads what is printed, as `print` returns; as text, a list of what is wrong already comes first. The daemon
 /// is not started for it.
 ///
 /// # Errors
 /// A running daemon does not answer at first, or none of its VMs is selected; the connection ended, or standard output cannot be written.
-pub(crate) async fn run(client: &Client, selection: &Selection, output: OutputOptions) -> Result<String, Failure> {
+pub(crate) async fn run(
+    client: &Client,
+    selection: &Selection,
+    output: OutputOptions,
+    mut print: impl FnMut(&str) -> Result<bool, Failure>,
+) -> Result<String, Failure> {
     let mut signals = Signals::subscribe(client.connection()).await?;
     let mut end = End::new()?;
     if signals.runs() {
         Selected::of(selection, client.describe().await?)?.with_missing_names(Ok(String::new()))?;
     }
-    // The pods of all VMs so far: one that ended has no object to ask.
-    let mut pods = Pods::default();
+    let mut known = Known::default();
     let mut received = Some(Received::Daemon { runs: signals.runs() });
     // Whether the daemon has appeared, and has not yet said what is wrong.
     let mut is_new = false;
@@ -176,29 +223,32 @@ pub(crate) async fn run(client: &Client, selection: &Selection, output: OutputOp
             Some(Received::Signal(message)) => Event::of(message),
             Some(Received::Daemon { runs }) => {
                 is_new = *runs;
+                known.degraded.clear();
                 Some(Event::daemon(*runs))
             }
             None => Some(Event::daemon(false)),
         };
-        let is_of_unknown = |one: &Event| one.pod.as_ref().is_some_and(|uid| !pods.get(uid).is_named());
+        let is_of_unknown = |one: &Event| one.pod.as_ref().is_some_and(|uid| !known.pods.get(uid).is_named());
         let mut now = None;
         if is_new || event.as_ref().is_some_and(is_of_unknown) {
             match client.describe().await {
                 Ok(described) => {
-                    pods.add(Pods::of_former(&described));
-                    pods.add(Pods::of(&described));
+                    known.add(&described);
                     now = Selected::of(selection, described).ok().filter(|_| is_new);
                     is_new = false;
                 }
                 Err(failure) => output::note(&failure.to_string()),
             }
         }
-        let event = event.filter(|one| selects(selection, one, &pods));
-        let written = event.map(|one| one.written(output::now(), output, &pods)).transpose()?;
+        let selected = event.as_ref().filter(|one| selects(selection, one, &known.pods));
+        let written = selected
+            .map(|one| one.written(output::now(), output, &known))
+            .transpose()?;
+        event.iter().for_each(|one| known.learn(one));
         let wrong = now.filter(|_| !output.form.is_data());
-        let wrong = wrong.map(|selected| Vms::of(&selected, true).text(output.style));
+        let wrong = wrong.map(|selected| Vms::of(&selected).in_trouble().text(output.style));
         let text = written.unwrap_or_default() + &wrong.unwrap_or_default();
-        if !text.is_empty() && !signals::print(&text)? {
+        if !text.is_empty() && !print(&text)? {
             return Ok(String::new());
         }
         if received.is_none() {
@@ -238,23 +288,30 @@ mod tests {
         Event::of(&message.build(body).unwrap())
     }
 
-    fn written(event: &Event, form: Form, width: Option<usize>, pods: &Pods) -> String {
+    fn written(event: &Event, form: Form, width: Option<usize>, known: &Known) -> String {
         let style = TextStyle {
             width,
             ..TextStyle::default()
         };
-        event.written(TIME, OutputOptions { form, style }, pods).unwrap()
+        event.written(TIME, OutputOptions { form, style }, known).unwrap()
+    }
+
+    /// The line of an event after these problems of the VM.
+    fn text_after(before: &[Reason], event: Option<Event>) -> String {
+        let known = Known {
+            pods: [crate::tests::fixtures::pod("aaa", "team-a/web")].into_iter().collect(),
+            degraded: [("aaa".to_owned(), before.to_vec())].into(),
+        };
+        written(&event.unwrap(), Form::Text, Some(70), &known)
     }
 
     fn text(event: Option<Event>) -> String {
-        let pods = [crate::tests::fixtures::pod("aaa", "team-a/web")].into_iter().collect();
-        written(&event.unwrap(), Form::Text, Some(70), &pods)
+        text_after(&[], event)
     }
 
     #[test]
     fn an_event_is_one_line_in_words() {
         let degraded = vec![("cpus-offline", "CPU 2 is offline\x1b[2J", "fix")];
-        let gone: Vec<(&str, &str, &str)> = Vec::new();
         let waits = vec![("no-vcpus", "vCPUs not attached", "fix")];
         let lines = [
             changed(OBJECT, &[("State", Variant::from("isolated"))]),
@@ -265,7 +322,6 @@ mod tests {
                     ("FloatCPUs", Variant::from("0-1")),
                 ],
             ),
-            changed(OBJECT, &[("Degraded", Variant::from(gone))]),
             changed(
                 OBJECT,
                 &[
@@ -282,11 +338,10 @@ mod tests {
         insta::assert_snapshot!(lines.concat(), @r"
         12:34:56  team-a/web  isolated
         12:34:56  team-a/web  degraded: CPU 2 is offline?[2J
-        12:34:56  team-a/web  no longer degraded
         12:34:56  team-a/web  waiting, vCPUs not attached
         12:34:56  node  problem: cpu_manager_state is unusable: no new VMs;
                         running VMs keep their CPUs
-        12:34:56  node  problem solved: cpu_manager_state is unusable
+        12:34:56  node  the problem is over: cpu_manager_state is unusable
         12:34:56  node  steliad is not running: running VMs stay isolated
         ");
         // A problem of the node is an event of its own.
@@ -297,10 +352,36 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_longer_wrong_is_named() {
+        let offline = Reason::of_node(ReasonCode::CpusOffline, "CPU 2 is offline");
+        let anchor = Reason::of_node(ReasonCode::PlaceholderEnded, "the placeholder ended");
+        let before = [offline, anchor];
+        let told = |now: &[(&str, &str, &str)]| {
+            let event = changed(OBJECT, &[("Degraded", Variant::from(now.to_vec()))]);
+            text_after(&before, event)
+        };
+        let other = ("placeholder-ended", "the placeholder 7 ended", "fix");
+        insta::assert_snapshot!([told(&[]), told(&[other])].concat(), @r"
+        12:34:56  team-a/web  the problem is over: CPU 2 is offline; the
+                              placeholder ended
+        12:34:56  team-a/web  the problem is over: CPU 2 is offline, degraded:
+                              the placeholder 7 ended
+        ");
+        // Another property says nothing of problems.
+        let event = changed(OBJECT, &[("State", Variant::from("isolated"))]);
+        assert_eq!(text_after(&before, event), "12:34:56  team-a/web  isolated\n");
+        // An event is what the next one is compared with; a daemon's answer is not, because it may be newer than that.
+        let mut known = Known::default();
+        known.learn(&changed(OBJECT, &[("Degraded", Variant::from(vec![other]))]).unwrap());
+        known.add(&Description::default());
+        assert_eq!(known.degraded["aaa"][0].text, "the placeholder 7 ended");
+    }
+
+    #[test]
     fn json_is_one_object_a_line() {
         let path = zbus::ObjectPath::try_from(OBJECT).unwrap();
         let new = of_manager("InstanceNew", &("aaa", path)).unwrap();
-        let written = |event: Event| written(&event, Form::Json, None, &Pods::default());
+        let written = |event: Event| written(&event, Form::Json, None, &Known::default());
         assert_eq!(
             written(new),
             concat!(

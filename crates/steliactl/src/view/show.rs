@@ -57,20 +57,22 @@ struct VmDetails {
 pub(crate) struct Shown<'a> {
     vms: Vec<VmDetails>,
     selected: &'a Selected,
-    threads: bool,
-    full: bool,
+    details: Details,
 }
 
-/// The selected VMs, with their threads if these are asked for; with `full` nothing of them is shortened or left out.
+/// What is printed of each VM besides the least.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Details {
+    pub threads: bool,
+    /// Nothing is shortened or left out, and its cgroups and NUMA nodes are there too.
+    pub full: bool,
+}
+
+/// The selected VMs.
 ///
 /// # Errors
 /// The processes may not be read.
-pub(crate) fn gather<'a>(
-    selected: &'a Selected,
-    roots: &Roots,
-    threads: bool,
-    full: bool,
-) -> Result<Shown<'a>, Failure> {
+pub(crate) fn gather<'a>(selected: &'a Selected, roots: &Roots, details: Details) -> Result<Shown<'a>, Failure> {
     let vms = selected.vms.iter().map(|instance| {
         let processes = threads::processes(roots, instance)?;
         Ok(VmDetails {
@@ -82,8 +84,7 @@ pub(crate) fn gather<'a>(
     Ok(Shown {
         vms: vms.collect::<Result<_, Failure>>()?,
         selected,
-        threads,
-        full,
+        details,
     })
 }
 
@@ -102,7 +103,7 @@ impl Render for Shown<'_> {
     }
 
     fn text(&self, style: TextStyle) -> String {
-        let vms = self.vms.iter().map(|vm| vm.text(self, style));
+        let vms = self.vms.iter().map(|vm| vm.text(self.details, style));
         let former = self.selected.former_in_words().into_iter();
         let former = former.map(|words| paragraph(&printable(&words), style));
         let texts: Vec<String> = vms.chain(former).collect();
@@ -118,7 +119,7 @@ impl VmDetails {
         Pod::of(&self.instance.pod, &self.instance)
     }
 
-    fn text(&self, shown: &Shown<'_>, style: TextStyle) -> String {
+    fn text(&self, details: Details, style: TextStyle) -> String {
         let instance = &self.instance;
         let (name, condition) = (printable(&self.pod().to_string()), Condition::of(instance));
         let state = match condition {
@@ -129,11 +130,11 @@ impl VmDetails {
         let gap = room.saturating_sub(name.chars().count() + state.len()).max(2);
         let state = condition.meaning().paint(&state, style);
         let mut text = format!("{name}{:gap$}{state}\n", "");
-        text += &self.rows(shown).text("  ", style);
-        if let Some(locality) = self.locality.as_ref().filter(|_| shown.full) {
+        text += &self.rows(details).text("  ", style);
+        if let Some(locality) = self.locality.as_ref().filter(|_| details.full) {
             text += &locality.text(style);
         }
-        for process in self.processes.iter().filter(|_| shown.threads) {
+        for process in self.processes.iter().filter(|_| details.threads) {
             if style.legend {
                 let inner = process.container_pid;
                 let inner = inner.map(|pid| format!(", {pid} in the container")).unwrap_or_default();
@@ -144,7 +145,7 @@ impl VmDetails {
         text
     }
 
-    fn rows(&self, shown: &Shown<'_>) -> Rows {
+    fn rows(&self, details: Details) -> Rows {
         let instance = &self.instance;
         let mut rows = Rows::default();
         rows.reasons(instance);
@@ -157,8 +158,8 @@ impl VmDetails {
             let text = format!("from {from} to {to} CPUs; the guest has to unplug vCPUs");
             rows.say("Resize", text);
         }
-        rows.say("vCPUs", self.vcpus(shown.full));
-        rows.say("Threads", self.others(shown.threads));
+        rows.say("vCPUs", self.vcpus(details));
+        rows.say("Threads", self.others(details));
         let limit = instance.memory_limit.map(|limit| format!("limit {}", size(limit)));
         let local = self.locality.as_ref().and_then(VmLocality::memory_in_words);
         let memory: Vec<String> = local.into_iter().chain(limit).collect();
@@ -181,7 +182,7 @@ impl VmDetails {
             format!("{}, container {}{rule}", instance.pod, instance.container),
         );
         let (scope, origin) = (&instance.scope, &instance.origin);
-        if shown.full {
+        if details.full {
             rows.say("Unit", scope.name());
             rows.say("Cgroup", scope.as_str());
             rows.say("Cgroup", format!("{origin} (container cgroup)"));
@@ -210,14 +211,14 @@ impl VmDetails {
         text
     }
 
-    fn vcpus(&self, full: bool) -> String {
+    fn vcpus(&self, details: Details) -> String {
         let all = &self.instance.vcpus;
-        let most = if full { all.len() } else { MAX_VCPUS };
+        let most = if details.full { all.len() } else { MAX_VCPUS };
         let is_pinned = matches!(self.instance.state, State::Isolated | State::Pinned);
         let one = |PinnedThread { thread, .. }: &PinnedThread| {
             let pinned = thread.cpu.filter(|_| is_pinned);
             let cpu = pinned.map_or("not pinned".to_owned(), |cpu| format!("on CPU {cpu}"));
-            let tid = if full {
+            let tid = if details.full {
                 format!(" (tid {})", thread.task.id)
             } else {
                 String::new()
@@ -232,7 +233,7 @@ impl VmDetails {
     }
 
     /// The threads that are no vCPUs.
-    fn others(&self, are_listed: bool) -> String {
+    fn others(&self, details: Details) -> String {
         let threads = || self.processes.iter().flat_map(|process| &process.threads);
         let left = match self.instance.isolation {
             Isolation::Vcpus => "in the container cgroup".to_owned(),
@@ -248,7 +249,7 @@ impl VmDetails {
         let parts = parts.filter(|(count, _)| *count > 0);
         let parts = parts.map(|(count, place)| format!("{} {place}", counted(count as u64, "thread")));
         let parts: Vec<String> = parts.collect();
-        let hint = if are_listed || parts.is_empty() {
+        let hint = if details.threads || parts.is_empty() {
             ""
         } else {
             " (--threads lists them)"
@@ -278,7 +279,11 @@ mod tests {
         let mut selected = Selected::all(described);
         selected.vms.retain(|vm| vm.pod.as_str() == PODS[0]);
         let roots = Roots::below("/nonexistent".as_ref());
-        let shown = gather(&selected, &roots, false, full).unwrap();
+        let details = Details {
+            full,
+            ..Details::default()
+        };
+        let shown = gather(&selected, &roots, details).unwrap();
         shown.text(columns(80))
     }
 
@@ -296,7 +301,7 @@ mod tests {
         team-b/database-1                                             isolated, DEGRADED
           Problem  kubelet gave CPU 5 to another pod?[2J
           Effect   its vCPUs run on shared CPUs
-          Fix      restart the container
+          Fix      recreate the pod: kubectl delete pod -n NAMESPACE NAME
           See      steliactl why team-b/database-1
           CPUs     4-5, partition type isolated
           vCPUs    0 on CPU 4, 1 on CPU 5

@@ -68,7 +68,8 @@ pub(super) fn quotas(seen: &Observed) -> CheckResult {
         Ok(low) => warn(
             first_few(low),
             "the kernel throttles these containers",
-            "restart them; if the quota is 1 %, install crun 1.22 or newer, or use runc, before (containers/crun issue 1794)",
+            "recreate their pods (kubectl delete pod -n NAMESPACE NAME); if the quota is 1 %, first install crun 1.22 or newer, or use runc \
+             (containers/crun issue 1794)",
         ),
     }
 }

@@ -32,8 +32,7 @@ struct Page<'a> {
     signed: Option<&'a SignedHead>,
 }
 
-/// # Errors
-/// No such VM, or there is no answer.
+/// The page about a VM.
 pub(super) async fn report(reader: &LedgerReader, vm: &str, period: Period, roots: &Roots) -> Result<String, Failure> {
     let account = reader.one(vm, period).await?.said;
     let Verification(verdict) = reader.verification(&[], None).await?;
@@ -46,9 +45,6 @@ pub(super) async fn report(reader: &LedgerReader, vm: &str, period: Period, root
 }
 
 /// The page of an account.
-///
-/// # Errors
-/// The page cannot be written.
 pub fn page_of(account: Account, verdict: &Verdict, key: &str, host: &str, made_us: u64) -> askama::Result<String> {
     let one = &VmAccount::of(account);
     let mut sections = rows::sections(&one.said);

@@ -17,6 +17,8 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use stelia_api::client::{Dict, InstanceProxy};
+use stelia_api::instance_path;
+use stelia_kubelet::PodUid;
 use stelia_ledger::account::{Account, accounts};
 use stelia_ledger::day::DAY_US;
 use stelia_ledger::ring::read;
@@ -108,7 +110,7 @@ impl LedgerReader {
             Err(Failure::NoSuchInstance(_)) => return self.all(period).await?.one(vm),
             found => found?,
         };
-        let object = instance(client, &found.path).await?;
+        let object = instance(client, &found.instance.pod).await?;
         let mut account: Account = answered(client, object.ledger(period.0, period.1, Dict::new())).await?;
         account.vm = found.pod.pod_uid.clone();
         if found.pod.is_named() {
@@ -178,7 +180,7 @@ pub(super) async fn above_guarantee(
 /// No such VM, or the kernel's tracing cannot be used.
 async fn watch(client: &Client, vm: &str, time: Duration) -> Result<Watched, Failure> {
     let found = client.find(vm).await?;
-    let object = instance(client, &found.path).await?;
+    let object = instance(client, &found.instance.pod).await?;
     let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let options = Dict::from([("seconds", Variant::from(seconds))]);
     let said = answered(client, object.attribute(options)).await?;
@@ -187,9 +189,9 @@ async fn watch(client: &Client, vm: &str, time: Duration) -> Result<Watched, Fai
 }
 
 /// The proxy of a VM's object.
-async fn instance<'a>(client: &Client, path: &'a zbus::OwnedObjectPath) -> Result<InstanceProxy<'a>, Failure> {
+async fn instance(client: &Client, pod: &PodUid) -> Result<InstanceProxy<'static>, Failure> {
     let proxy = InstanceProxy::builder(client.connection()).cache_properties(CacheProperties::No);
-    Ok(proxy.path(path).build().await?)
+    Ok(proxy.path(instance_path(pod)).build().await?)
 }
 
 /// A JSON answer of the daemon, which may take long.

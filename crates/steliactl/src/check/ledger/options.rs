@@ -32,7 +32,7 @@ pub(crate) struct LedgerOptions {
     /// Write a report on one VM to standard output: a self-contained HTML page that prints well. Without --since, --until or --month, it
     /// covers this month
     #[arg(long, requires = "vm")]
-    pub(super) html: bool,
+    pub(crate) html: bool,
     /// Count for this long, such as 60s, which tasks and interrupts run on the VM's CPUs, and print them
     #[arg(long, value_name = "TIME", requires = "vm", value_parser = humantime::parse_duration,
           conflicts_with_all = ["since", "until", "month", "html", "directory"])]
@@ -70,11 +70,6 @@ pub(super) enum About {
 }
 
 impl LedgerOptions {
-    /// Whether what is printed is a document and no answer to read on a terminal.
-    pub(crate) fn is_document(&self) -> bool {
-        self.html
-    }
-
     /// Whether `-o name` makes sense.
     pub(crate) fn is_about_vms(&self) -> bool {
         self.about.is_none() && !self.html && self.watch.is_none()

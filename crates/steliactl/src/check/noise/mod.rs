@@ -15,7 +15,7 @@ use stelia_api::quiet::{Problem, Quiet, RemainingCause};
 use stelia_cpus::CpuSet;
 
 use super::{first_few, group_by_key};
-use crate::shared::daemon::{Description, FORMER, Pod, Selected, is_reported, restart, whose, whose_former};
+use crate::shared::daemon::{Description, FORMER, Pod, Selected, is_reported, recreate, whose, whose_former};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{Fired, interrupts, measured};
 use crate::shared::output::{Block, FAIL, NOTE, Render, TextStyle, counted, paragraph};
@@ -53,7 +53,7 @@ pub(crate) struct Noise {
     is_counted: bool,
     /// The selected VMs that were released and may run on: which, and what to do.
     #[serde(skip)]
-    former: Option<(String, &'static str)>,
+    former: Option<(String, String)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -100,7 +100,7 @@ pub(crate) fn unmoved_because(quiet: &Quiet) -> Option<(&str, &'static str)> {
 pub(crate) async fn gather(roots: &Roots, selected: &Selected) -> Noise {
     let fired = measured(&roots.proc, MEASURE_INTERVAL).await;
     Noise {
-        former: whose_former(&selected.former).map(|whose| (whose, restart(&selected.described))),
+        former: whose_former(&selected.former).map(|whose| (whose, recreate(&selected.described, &selected.former))),
         ..noise(&selected.described, selected.uids().as_ref(), fired.as_deref())
     }
 }

@@ -212,7 +212,7 @@ fn a_calm_node_says_so_and_succeeds() {
     empty.node.instances.clear();
     let mut none = of(&empty);
     assert_eq!(text(&none), "No VM has CPUs of its own: nothing was counted.\n");
-    none.former = Some(("team-a/web (5m ago)".to_owned(), "restart it"));
+    none.former = Some(("team-a/web (5m ago)".to_owned(), "restart it".to_owned()));
     says(
         &text(&none),
         &[

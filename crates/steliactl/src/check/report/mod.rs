@@ -24,8 +24,9 @@ use crate::shared::kernel::rates::rates;
 use crate::shared::kernel::sample::Sample;
 use crate::shared::output::{Block, FAIL, Render, TextStyle, human, now, printable, progress, properties, time};
 use crate::view::list::Vms;
+use crate::view::map;
+use crate::view::show::{self, Details};
 use crate::view::status::Status;
-use crate::view::{map, show};
 
 /// Sections that programs print: their names in JSON, their headings and the command lines.
 const PROGRAMS: [(&str, &str, &str); 3] = [
@@ -113,7 +114,7 @@ impl Report {
         some.former.clear();
         if !some.vms.is_empty() {
             let [name, heading] = names;
-            self.add(name, heading, show::gather(&some, roots, false, false));
+            self.add(name, heading, show::gather(&some, roots, Details::default()));
         }
     }
 }
@@ -145,7 +146,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         report.add_with("noise", heading, Ok(noise), |one, _| one.blocks());
         report.wrong.extend(all.former_in_words());
         report.add("status", "Node", Ok(Status::of(description, String::new())));
-        report.add("list", "VMs", Ok(Vms::of(all, false)));
+        report.add("list", "VMs", Ok(Vms::of(all)));
         progress("report: load");
         let (began, before) = (Instant::now(), Sample::read(description, roots, Duration::ZERO));
         sleep(time).await;

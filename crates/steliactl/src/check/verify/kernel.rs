@@ -137,11 +137,9 @@ impl Kernel {
         if !others.is_empty() {
             found.push(("others", format!("tasks of {} may run on its CPUs", first_few(&others))));
         }
-        let workers = self.workers.as_ref().map_err(String::as_str);
         if is_alone
-            && workers?
-                .as_ref()
-                .is_some_and(|mask| !mask.is_disjoint(&instance.exclusive))
+            && let Some(mask) = self.workers.as_ref().map_err(String::as_str)?
+            && !mask.is_disjoint(&instance.exclusive)
         {
             let file = "/sys/devices/virtual/workqueue/cpumask";
             let text = format!("unbound kernel workers may run on its CPUs ({file})");

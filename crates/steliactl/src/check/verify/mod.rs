@@ -22,7 +22,7 @@ use stelia_model::{Instance, PinnedReason};
 
 use crate::check::{first_few, ledger};
 use crate::shared::daemon::{
-    Client, Description, FORMER, Failure, Mode, NODE, Pod, Selected, lines_by_pod, reason_of, restart,
+    Client, Description, FORMER, Failure, Mode, NODE, Pod, Selected, lines_by_pod, reason_of, recreate,
 };
 use crate::shared::kernel::Roots;
 use crate::shared::output::{self, natural};
@@ -170,9 +170,6 @@ pub(crate) struct Verified {
 }
 
 /// The findings of all VMs, or those of the selected ones and of the node.
-///
-/// # Errors
-/// The daemon does not answer.
 pub(crate) async fn gather(
     client: &Client,
     roots: &Roots,
@@ -199,7 +196,7 @@ pub(crate) async fn gather(
         described = client.describe().await?;
     };
     let former = demanded.former(&described);
-    findings.extend(of_former(former, named, restart(&described), demands));
+    findings.extend(of_former(&described, former, named, demands));
     let mut unread = Some("the ledger is off".to_owned());
     if described.node.ledger.enabled {
         let above = ledger::above_guarantee(client, selected).await;
@@ -335,15 +332,20 @@ fn of_state(pod: Pod, instance: &Instance, demands: Demands, now: u64) -> Option
 
 /// The VMs that were released and may run on: less than any state that may be required, or than is expected of one that is named.
 fn of_former(
+    described: &Description,
     former: Vec<(Pod, u64)>,
     named: &[(Pod, u64)],
-    fix: &str,
     demands: Demands,
 ) -> impl Iterator<Item = Finding> {
-    former.into_iter().map(move |(pod, ended_us)| Finding {
-        fails: demands.require.is_some() || named.iter().any(|(one, _)| *one == pod),
-        since_us: Some(ended_us).filter(|us| *us > 0),
-        ..Finding::new(pod, Kind::State, RELEASED, demands.required(FORMER), fix)
+    former.into_iter().map(move |one| {
+        let fix = recreate(described, std::slice::from_ref(&one));
+        let (pod, ended_us) = one;
+        let is_named = named.iter().any(|(one, _)| *one == pod);
+        Finding {
+            fails: demands.require.is_some() || is_named,
+            since_us: Some(ended_us).filter(|us| *us > 0),
+            ..Finding::new(pod, Kind::State, RELEASED, demands.required(FORMER), fix)
+        }
     })
 }
 

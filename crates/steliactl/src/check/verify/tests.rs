@@ -588,12 +588,7 @@ fn without_a_vm_nothing_is_verified() {
             ..Demands::default()
         };
         let former = vec![(pod(PODS[0], "team-a/web"), 1)];
-        Verified::of(
-            &node,
-            of_former(former, &[], "restart it", demands).collect(),
-            demands,
-            NOW,
-        )
+        Verified::of(&node, of_former(&node, former, &[], demands).collect(), demands, NOW)
     };
     let (any, isolated) = (with(None), with(Some(State::Isolated)));
     assert_eq!(any.failure(), None);
@@ -602,7 +597,7 @@ fn without_a_vm_nothing_is_verified() {
         &[
             "NOTE  team-a/web: released",
             "(2m ago)",
-            "restart it",
+            "recreate the pod: kubectl delete pod -n team-a web",
             "0 of 1 VM verified in the kernel. 1 released.\n",
         ],
     );

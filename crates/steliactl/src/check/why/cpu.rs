@@ -5,7 +5,7 @@ use stelia_api::{Reason, ReasonCode, State};
 use stelia_model::{Instance, Pools};
 
 use super::{Answer, NOT_COUNTED};
-use crate::shared::daemon::{Condition, Description, Failure, Owner, Pod, Pods, former_since, owner, whose};
+use crate::shared::daemon::{Condition, Description, Failure, Owner, Pod, Pods, Rows, former_since, owner, whose};
 use crate::shared::kernel::interrupts::{Fired, named};
 
 /// The answer about a CPU at `now`. `pods` has the names of pods, VMs or not; `fired` is what devices did meanwhile.
@@ -34,28 +34,29 @@ pub(super) fn answer(
         title += &format!("; sibling CPU {other} ({})", short(&owner(description, other), pods));
     }
     let mut answer = Answer::new(title, json!({ "cpu": cpu, "online": place.is_some(), "owner": own }));
+    let facts = &mut answer.facts;
     match node.instances.iter().find(|(_, one)| one.exclusive.contains(cpu)) {
         Some((uid, vm)) => {
             let (pod, own) = (pods.get(uid.as_str()), std::iter::once(cpu).collect());
-            of_vm(&mut answer, &pod, vm, node.cpu_source.name(), cpu);
-            answer.facts.reasons(vm);
+            of_vm(facts, &pod, vm, node.cpu_source.name(), cpu);
+            facts.reasons(vm);
             let locality = description.locality.instances.get(uid.as_str());
             let noise = format!("steliactl noise {pod}");
             match fired.map(|fired| named(fired, &own, locality)) {
                 _ if place.is_none() => {}
-                None => answer.facts.say("Devices", NOT_COUNTED),
-                Some(by) if by.is_empty() => answer.facts.say("Devices", "no interrupts within a second"),
-                Some(by) => answer.facts.finding("Devices", &by.join("; "), "", &noise),
+                None => facts.say("Devices", NOT_COUNTED),
+                Some(by) if by.is_empty() => facts.say("Devices", "no interrupts within a second"),
+                Some(by) => facts.finding("Devices", &by.join("; "), "", &noise),
             }
         }
-        None => of_no_vm(&mut answer, description, &own, pods, cpu, now),
+        None => of_no_vm(facts, description, &own, pods, cpu, now),
     }
     if place.is_none() {
         let fix = Reason::of_node(ReasonCode::CpusOffline, "").fix;
-        answer.facts.say_once("Fix", &fix.replace("cpuN", &format!("cpu{cpu}")));
+        facts.say_once("Fix", &fix.replace("cpuN", &format!("cpu{cpu}")));
     }
     if let Some(pools) = &node.pools {
-        in_pools(&mut answer, pools, cpu);
+        in_pools(facts, pools, cpu);
     }
     answer.node_problems(description);
     Ok(answer)
@@ -71,7 +72,7 @@ fn short(owner: &Owner, pods: &Pods) -> String {
     }
 }
 
-fn of_vm(answer: &mut Answer, name: &Pod, vm: &Instance, by: &str, cpu: u32) {
+fn of_vm(facts: &mut Rows, name: &Pod, vm: &Instance, by: &str, cpu: u32) {
     let is_pinned = matches!(vm.state, State::Isolated | State::Pinned);
     let runs = match vm.vcpus.iter().find(|vcpu| is_pinned && vcpu.thread.cpu == Some(cpu)) {
         Some(vcpu) => format!("{} (tid {})", vcpu.thread.role, vcpu.thread.task.id),
@@ -79,19 +80,17 @@ fn of_vm(answer: &mut Answer, name: &Pod, vm: &Instance, by: &str, cpu: u32) {
     };
     let text = format!("{name} ({}), {runs}, assigned by {by}", Condition::of(vm));
     let label = if vm.state == State::Evicted { "Before" } else { "Owner" };
-    answer.facts.say(label, text);
-    if !vm.class().is_empty() {
-        answer.facts.say("Class", vm.class());
-    }
+    facts.say(label, text);
+    facts.say("Class", vm.class());
     let others = match vm.state {
         State::Isolated => format!("no other tasks: partition type {}", vm.partition),
         State::Pinned => "kept off only by AllowedCPUs= of other units".to_owned(),
         _ => "any task may run here".to_owned(),
     };
-    answer.facts.say("Others", others);
+    facts.say("Others", others);
 }
 
-fn of_no_vm(answer: &mut Answer, description: &Description, own: &Owner, pods: &Pods, cpu: u32, now: u64) {
+fn of_no_vm(facts: &mut Rows, description: &Description, own: &Owner, pods: &Pods, cpu: u32, now: u64) {
     let node = &description.node;
     let text = match own {
         Owner::Pod { pod } => {
@@ -103,12 +102,10 @@ fn of_no_vm(answer: &mut Answer, description: &Description, own: &Owner, pods: &
         }
         other => short(other, pods),
     };
-    answer.facts.say("Owner", text);
+    facts.say("Owner", text);
     if let Some(former) = node.former.iter().find(|one| one.cpus.contains(cpu)) {
         let (pod, what) = (pods.get(former.pod.as_str()), former_since(former.ended_us, now));
-        answer
-            .facts
-            .say("Before", format!("VM {pod} (CPUs {}): {what}", former.cpus));
+        facts.say("Before", format!("VM {pod} (CPUs {}): {what}", former.cpus));
     }
     for (are_pinned, what) in [(false, "all threads"), (true, "non-vCPU threads")] {
         let here = node.instances.iter().filter(|(_, one)| {
@@ -117,13 +114,13 @@ fn of_no_vm(answer: &mut Answer, description: &Description, own: &Owner, pods: &
         let here: Vec<Pod> = here.map(|(uid, _)| pods.get(uid.as_str())).collect();
         if !here.is_empty() {
             let whose = whose(&here.iter().collect::<Vec<_>>());
-            answer.facts.say("Others", format!("{what} of {whose} may run here"));
+            facts.say("Others", format!("{what} of {whose} may run here"));
         }
     }
 }
 
 /// The allocator's pools that contain it.
-fn in_pools(answer: &mut Answer, pools: &Pools, cpu: u32) {
+fn in_pools(facts: &mut Rows, pools: &Pools, cpu: u32) {
     let own = &pools.pools;
     let node = own.shared_by_node.iter().find(|(_, pool)| pool.cpus.contains(cpu));
     let node = node.map_or(String::new(), |(node, _)| format!(" of NUMA {node}"));
@@ -134,7 +131,7 @@ fn in_pools(answer: &mut Answer, pools: &Pools, cpu: u32) {
         (&own.be_shared, "BE pool: BE and BestEffort run here"),
     ] {
         if cpus.contains(cpu) {
-            answer.facts.say("Pool", text);
+            facts.say("Pool", text);
         }
     }
 }

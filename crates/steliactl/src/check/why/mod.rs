@@ -49,8 +49,8 @@ impl Answer {
     /// What is wrong on the node, where it is about a VM or a CPU.
     fn node_problems(&mut self, description: &Description) {
         for problem in &description.problems {
-            self.facts
-                .say("Node", format!("{} (steliactl why node)", fact(problem)));
+            let text = format!("{} (steliactl why node)", fact(problem));
+            self.facts.say("Node", text);
         }
     }
 }
@@ -75,9 +75,6 @@ fn names(description: &Description, root: &Path) -> Pods {
 }
 
 /// Asks the daemon and prints the answer.
-///
-/// # Errors
-/// The daemon does not answer, or there is no such CPU or VM.
 pub(crate) async fn run(
     client: &Client,
     roots: &Roots,
@@ -124,19 +121,14 @@ fn of_node(description: &Description, host: &str) -> Answer {
     let details = json!({ "problems": problems, "cpu_source": node.cpu_source });
     let vms = counts(node.instances.values().map(|vm| Condition::of(vm)));
     let mut answer = Answer::new(format!("{host} has {has}; {vms}"), details);
-    for problem in problems {
-        answer.facts.reason("Problem", problem);
-    }
+    let facts = &mut answer.facts;
+    problems.iter().for_each(|problem| facts.reason("Problem", problem));
     let former: Vec<_> = former_vms(description).collect();
-    if let Some(released) = former_in_words(description, &former) {
-        answer.facts.say("Released", released);
-    }
+    facts.say("Released", former_in_words(description, &former).unwrap_or_default());
     // A file that is damaged says nothing of the policy, and steliad acts on no other than static.
     let by_kubelet = node.cpu_source.needs_static_policy().then_some("static");
     let policy = node.kubelet_policy.as_deref().or(by_kubelet);
     let policy = policy.map_or(String::new(), |policy| format!(" (CPU manager policy {policy})"));
-    answer
-        .facts
-        .say("Assigned", format!("by {}{policy}", node.cpu_source.name()));
+    facts.say("Assigned", format!("by {}{policy}", node.cpu_source.name()));
     answer
 }

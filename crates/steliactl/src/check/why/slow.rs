@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use stelia_api::ThreadRole;
+use stelia_api::reason::RECREATE;
 use stelia_cpus::{CpuSet, MAX_CPUS, Topology};
 use stelia_kernel::cgroup::{Cgroups, File, KernelCgroups, value};
 use stelia_kernel::counters;
@@ -12,9 +13,9 @@ use stelia_kernel::counters::interrupts::Table;
 use stelia_kernel::locality::{Locality, nodes};
 use stelia_model::Instance;
 
-use super::{Answer, NOT_COUNTED};
+use super::NOT_COUNTED;
 use crate::check::first_few;
-use crate::shared::daemon::{Description, Pod};
+use crate::shared::daemon::{Description, Pod, Rows};
 use crate::shared::kernel::interrupts::{fired_between, named, read_table};
 use crate::shared::kernel::rates::{HIGH_FORCED_IDLE_PERCENT, HIGH_THROTTLED_PERCENT, rates, worst};
 use crate::shared::kernel::sample::Sample;
@@ -68,7 +69,7 @@ pub(super) fn share(before: &Reading, now: &Reading, cpus: &CpuSet, of: fn(&CpuT
 
 /// Tells what two readings, a second apart, and the daemon's view say of a VM. Returns whether everything could be read; what could not is told.
 pub(super) fn slowdowns(
-    answer: &mut Answer,
+    facts: &mut Rows,
     description: &Description,
     (pod, instance): (&Pod, &Instance),
     (before, now): (&Reading, &Reading),
@@ -76,7 +77,8 @@ pub(super) fn slowdowns(
     const BUSY: &str = "add shared CPUs (float-policy), take load off them, or set --iothread-cpus of the runner";
     const SPREAD: &str = "give the guest NUMA nodes (QEMU's -numa, Cloud Hypervisor's --numa), or set topologyManagerPolicy: single-numa-node";
     const CORES: &str = "set kubelet's full-pcpus-only, or steliad's bind policy FullPCPUs";
-    const DEVICES: &str = "set a topologyManagerPolicy other than none, then restart the container";
+    // kubelet chooses devices when it admits a pod.
+    let recreate = pod.in_fix(format!("set a topologyManagerPolicy other than none, then {RECREATE}"));
     let sampled = rates(&before.sample, &now.sample);
     let seconds = sampled.seconds.max(0.001);
     let measured = sampled.instances.iter().find(|one| one.pod.pod_uid == pod.pod_uid);
@@ -95,10 +97,10 @@ pub(super) fn slowdowns(
         .map(|lines| first_few(&lines));
     let load = share(before, now, float, |time| time.busy).filter(|load| *load >= HIGH_LOAD_PERCENT);
     let stolen = share(before, now, own, |time| time.stolen).filter(|stolen| *stolen >= HIGH_STOLEN_PERCENT);
-    let siblings = own
+    let cores = own
         .iter()
-        .flat_map(|cpu| topology.siblings(cpu).iter().collect::<Vec<_>>());
-    let foreign = siblings.collect::<CpuSet>().difference(own);
+        .fold(CpuSet::new(), |all, cpu| all.union(&topology.siblings(cpu)));
+    let foreign = cores.difference(own);
     let foreign =
         (!foreign.is_empty()).then(|| format!("CPUs {foreign}, which are not its own, share cores with its CPUs"));
     let worst = measured.and_then(|one| worst(&one.vcpus));
@@ -129,11 +131,10 @@ pub(super) fn slowdowns(
             locality.and_then(Locality::memory_problem),
             &locality.map(Locality::memory_cure).unwrap_or_default(),
         ),
-        (locality.and_then(Locality::devices_problem), DEVICES),
+        (locality.and_then(Locality::devices_problem), &recreate),
     ];
     for (text, fix) in slow {
-        text.into_iter()
-            .for_each(|text| answer.facts.finding("Slow", &text, "", fix));
+        text.iter().for_each(|text| facts.finding("Slow", text, "", fix));
     }
     let no_stat = before.cpus.is_empty() || now.cpus.is_empty();
     let mut vcpus = measured.into_iter().flat_map(|one| &one.vcpus);
@@ -148,7 +149,7 @@ pub(super) fn slowdowns(
         ),
     ];
     for (label, text, _) in unread.iter().filter(|(.., is_unread)| *is_unread) {
-        answer.facts.say(label, *text);
+        facts.say(label, *text);
     }
     unread.iter().all(|(.., is_unread)| !is_unread)
 }

@@ -9,13 +9,10 @@ use stelia_settings::Isolation;
 
 use super::Answer;
 use super::slow::{Reading, share, slowdowns};
-use crate::shared::daemon::{Description, Failure, Pod, age, no_instance};
+use crate::shared::daemon::{Description, Failure, Pod, Rows, age, no_instance};
 use crate::shared::output::counted;
 
 /// The answer at `now`, with what two readings say.
-///
-/// # Errors
-/// The pod is not a VM.
 pub(super) fn answer(
     description: &Description,
     pod: &str,
@@ -30,30 +27,27 @@ pub(super) fn answer(
     details["degraded"] = json!(instance.degraded);
     details["not_isolated"] = json!(instance.not_isolated);
     let mut answer = Answer::new(String::new(), details);
-    answer.facts.reasons(instance);
+    let facts = &mut answer.facts;
+    facts.reasons(instance);
     let [state, registered] = [instance.state_since_us, instance.registered_us].map(|us| age(us, now));
     // A time that is not known has no age.
     if !state.is_empty() && !registered.is_empty() {
-        answer.facts.say(
-            "Since",
-            format!("{} for {state}, registered {registered} ago", instance.state),
-        );
+        let text = format!("{} for {state}, registered {registered} ago", instance.state);
+        facts.say("Since", text);
     }
-    cpus(&mut answer, description, instance);
+    cpus(facts, description, instance);
     let busy = share(readings.0, readings.1, &instance.float, |time| time.busy);
-    float(&mut answer, description, instance, busy);
+    float(facts, description, instance, busy);
     let waits = instance
         .not_isolated
         .iter()
         .any(|reason| reason.code == ReasonCode::NoVcpus);
     if instance.isolation == Isolation::Container {
-        answer
-            .facts
-            .say("vCPUs", "not told apart: its whole container has the CPUs");
+        facts.say("vCPUs", "not told apart: its whole container has the CPUs");
     } else if instance.vcpus.is_empty() && !waits {
-        answer.facts.say("vCPUs", "none are attached, so none was measured");
+        facts.say("vCPUs", "none are attached, so none was measured");
     }
-    let is_all_measured = slowdowns(&mut answer, description, (&name, instance), readings);
+    let is_all_measured = slowdowns(facts, description, (&name, instance), readings);
     let is_degraded = !instance.degraded.is_empty();
     let is = match instance.state {
         State::Isolated if is_degraded => "is isolated, but DEGRADED",
@@ -61,7 +55,7 @@ pub(super) fn answer(
         State::Pinned => "is pinned, not isolated",
         _ => "is NOT isolated",
     };
-    let is_slow = answer.facts.0.iter().any(|row| row.label == "Slow");
+    let is_slow = facts.0.iter().any(|row| row.label == "Slow");
     let slow = if instance.vcpus.is_empty() || is_degraded && !is_slow {
         ""
     } else if is_slow {
@@ -76,7 +70,7 @@ pub(super) fn answer(
     Ok(answer)
 }
 
-fn cpus(answer: &mut Answer, description: &Description, instance: &Instance) {
+fn cpus(facts: &mut Rows, description: &Description, instance: &Instance) {
     let (node, own) = (&description.node, &instance.exclusive);
     let host = nodes(&node.topology, own).to_string();
     let mut text = if own.is_empty() || instance.state == State::Evicted {
@@ -90,14 +84,14 @@ fn cpus(answer: &mut Answer, description: &Description, instance: &Instance) {
     if instance.isolation == Isolation::Container {
         text += "; scope: container";
     }
-    answer.facts.say("CPUs", text);
+    facts.say("CPUs", text);
     if let Some(allocation) = &instance.allocation {
-        allocated(answer, allocation);
+        allocated(facts, allocation);
     }
 }
 
 /// What was asked of steliad's allocator, and what it chose.
-fn allocated(answer: &mut Answer, allocation: &Allocation) {
+fn allocated(facts: &mut Rows, allocation: &Allocation) {
     let mut text = format!("class {}", allocation.qos);
     if allocation.cpus > 0 {
         let (count, bind) = (counted(allocation.cpus.into(), "CPU"), allocation.bind);
@@ -106,14 +100,14 @@ fn allocated(answer: &mut Answer, allocation: &Allocation) {
     if allocation.limit_milli > 0 {
         text += &format!(", CPU limit {}", allocation.limit_milli as f64 / 1000.0);
     }
-    answer.facts.say("Asked", text);
+    facts.say("Asked", text);
     if !allocation.explanation.is_empty() {
-        answer.facts.say("Chosen", allocation.explanation.join("; "));
+        facts.say("Chosen", allocation.explanation.join("; "));
     }
 }
 
 /// Where everything but the vCPUs runs; all threads where the vCPUs are not on CPUs of their own.
-fn float(answer: &mut Answer, description: &Description, instance: &Instance, busy: Option<f64>) {
+fn float(facts: &mut Rows, description: &Description, instance: &Instance, busy: Option<f64>) {
     let why = match instance.float_reason {
         FloatReason::PodPool => "the pod's own shared CPUs",
         FloatReason::Near => "shared CPUs of its NUMA nodes",
@@ -123,7 +117,7 @@ fn float(answer: &mut Answer, description: &Description, instance: &Instance, bu
         FloatReason::BePool => "shared CPUs of class BE",
         FloatReason::Spare => "the container's CPUs that no vCPU is pinned to",
         FloatReason::UntilAttached => "shared CPUs of its NUMA nodes and its own CPUs, until vCPUs are attached",
-        FloatReason::NoFloat => return answer.facts.say("Threads", "all run on its own CPUs"),
+        FloatReason::NoFloat => return facts.say("Threads", "all run on its own CPUs"),
         FloatReason::Unchanged if description.node.kubelet_problem.is_some() => "frozen: kubelet's file is unusable",
         FloatReason::Unchanged => "frozen: no shared CPUs can be chosen now",
     };
@@ -133,7 +127,5 @@ fn float(answer: &mut Answer, description: &Description, instance: &Instance, bu
         State::Isolated | State::Pinned => "all but its vCPUs",
         _ => "all",
     };
-    answer
-        .facts
-        .say("Threads", format!("{who} run on {} ({busy}{why})", instance.float));
+    facts.say("Threads", format!("{who} run on {} ({busy}{why})", instance.float));
 }

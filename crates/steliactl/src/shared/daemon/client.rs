@@ -7,11 +7,11 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use stelia_api::client::{Dict, ManagerProxy, OwnedDict};
-use stelia_api::{BUS_NAME, MANAGER_PATH, Reason, ReasonCode, instance_path};
+use stelia_api::{BUS_NAME, MANAGER_PATH, Reason, ReasonCode};
 use stelia_model::{Instance, Unadopted};
 use tokio::time::timeout;
 use zbus::proxy::{CacheProperties, MethodFlags};
-use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo};
+use zbus::{Connection, Variant, connection, fdo};
 
 use super::failure::{Failure, not_answered};
 use super::names;
@@ -40,8 +40,6 @@ pub(crate) async fn connect(limit: Duration) -> Result<Connection, Failure> {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Found {
     pub pod: Pod,
-    /// Its object on the bus.
-    pub path: OwnedObjectPath,
     pub instance: Arc<Instance>,
     /// The node.
     pub described: Description,
@@ -126,12 +124,9 @@ impl Client {
             Failure::NoSuchInstance(_) => Failure::NoSuchInstance(names::none_on(&described, vm)),
             failure => failure,
         })?;
-        let found = described.node.instances.get_key_value(pod.pod_uid.as_str());
-        let (uid, instance) = found.ok_or_else(|| names::no_instance(vm))?;
-        let path = OwnedObjectPath::try_from(instance_path(uid));
+        let instance = described.node.instances.get(pod.pod_uid.as_str());
         Ok(Found {
-            path: path.map_err(|cause| Failure::Other(format!("the object path of pod {uid}: {cause}")))?,
-            instance: Arc::clone(instance),
+            instance: Arc::clone(instance.ok_or_else(|| names::no_instance(vm))?),
             pod,
             described,
         })

@@ -58,16 +58,12 @@ pub(crate) fn counts(all: impl IntoIterator<Item = Condition>) -> String {
     // What is well first, then as in a list.
     let mut order = Condition::ALL;
     order.rotate_right(1);
-    let counts = order.map(|one| (one, all.iter().filter(|other| **other == one).count()));
-    let words = counts
-        .into_iter()
-        .filter(|(_, count)| *count > 0)
-        .map(|(one, count)| format!("{count} {one}"));
-    format!(
-        "{}: {}",
-        counted(all.len() as u64, "VM"),
-        words.collect::<Vec<_>>().join(", ")
-    )
+    let words = order.into_iter().filter_map(|one| {
+        let count = all.iter().filter(|other| **other == one).count();
+        (count > 0).then(|| format!("{count} {one}"))
+    });
+    let words: Vec<String> = words.collect();
+    format!("{}: {}", counted(all.len() as u64, "VM"), words.join(", "))
 }
 
 /// Whether somebody should look at it: it is less than isolated, and nobody decided so.
@@ -134,11 +130,15 @@ impl Rows {
 
     /// A fact, with what follows and what is to be done. A command that only shows more is no fix.
     pub(crate) fn finding(&mut self, label: &'static str, text: &str, effect: &str, fix: &str) {
-        const LOOKS: [&str; 4] = ["run ", "steliactl ", "kubectl logs ", "read "];
         self.say(label, text);
         self.say_once("Effect", effect);
-        let is_look = LOOKS.iter().any(|begins| fix.starts_with(begins));
-        let fix = if fix == "none needed" { "" } else { fix };
+        // The label is the verb.
+        let told = fix.strip_prefix("run ").or_else(|| fix.strip_prefix("read "));
+        let is_look = told.is_some()
+            || ["steliactl ", "kubectl logs "]
+                .iter()
+                .any(|begins| fix.starts_with(begins));
+        let fix = if fix == "none needed" { "" } else { told.unwrap_or(fix) };
         self.say_once(if is_look { "See" } else { "Fix" }, fix);
     }
 
@@ -148,11 +148,8 @@ impl Rows {
 
     /// What is wrong with a VM, then why it is not isolated.
     pub(crate) fn reasons(&mut self, vm: &Instance) {
-        let problems = vm.degraded.iter().map(|reason| ("Problem", reason));
-        let because = vm.not_isolated.iter().map(|reason| ("Because", reason));
-        problems
-            .chain(because)
-            .for_each(|(label, reason)| self.reason(label, reason));
+        vm.degraded.iter().for_each(|reason| self.reason("Problem", reason));
+        vm.not_isolated.iter().for_each(|reason| self.reason("Because", reason));
     }
 
     /// Lines that begin with `indent`. Of plain rows with one label the first has it.
@@ -161,7 +158,7 @@ impl Rows {
         let line = |row: &Row| {
             let meaning = match row.label {
                 "Problem" | "Slow" => Meaning::Broken,
-                "Because" | "Node" | "Resize" | "Remote" => Meaning::Attention,
+                "Also" | "Because" | "Node" | "Resize" | "Remote" => Meaning::Attention,
                 _ => Meaning::Plain,
             };
             let is_same = row.label == before && meaning == Meaning::Plain;

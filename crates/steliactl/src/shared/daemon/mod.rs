@@ -15,7 +15,7 @@ pub(crate) use failure::Failure;
 pub(crate) use names::{VmPattern, is_glob, no_instance, none_among, one as named_pod, vms};
 pub(crate) use node::{
     Description, FORMER, OnlineCpus, Owner, former_in_words, former_since, former_vms, is_file_unusable, is_reported,
-    owner, restart, whose_former,
+    owner, recreate, whose_former,
 };
 pub(crate) use pod::{NODE, Pod, Pods, counted_uids, lines_by_pod, whose};
 pub(crate) use selection::{Selected, Selection};

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use stelia_api::reason::naming;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_model::Instance;
 
@@ -85,6 +86,15 @@ impl Pod {
     /// The members of its JSON object.
     pub(crate) fn members(&self) -> Map<String, Value> {
         json!(self).as_object().cloned().unwrap_or_default()
+    }
+
+    /// A fix with this pod, where its name is known, in its commands.
+    pub(crate) fn in_fix(&self, fix: String) -> String {
+        if self.is_named() {
+            naming(&fix, &self.pod_namespace, &self.pod_name)
+        } else {
+            fix
+        }
     }
 
     /// The name with the UID, because several pods may have the same name.

@@ -331,8 +331,8 @@ mod tests {
         };
         node.node.former = vec![former].into();
         let of = |line: &[&str]| Selected::of(&selection(line), node.clone());
-        let words =
-            "team-a/virt-launcher-web-x7k2p (43s ago): released or ended, not isolated if still running; restart";
+        let words = "team-a/virt-launcher-web-x7k2p (43s ago): released or ended, not isolated if still running; \
+                     recreate the pod: kubectl delete pod -n team-a virt-launcher-web-x7k2p";
         let failure = of(&["web"]).unwrap().without_released().unwrap_err();
         assert_eq!(failure.exit_code(), 3);
         says(&failure.to_string(), &[words]);

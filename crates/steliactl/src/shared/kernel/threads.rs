@@ -45,7 +45,8 @@ pub(crate) struct Thread {
 /// The processes of an instance, those of its scope first, then those left in the container's own cgroup (the placeholder process, and
 /// shells that were exec'd in). Without root, what may not be read is an error, not an absence.
 pub(crate) fn processes(roots: &Roots, instance: &Instance) -> Result<Vec<Process>, Failure> {
-    let inside = members(roots, &instance.scope)?;
+    // `cgroup.procs` of a threaded domain's root lists all processes whose threads are in its float and vcpu.
+    let inside = pids(roots, Tree::at(instance.scope.clone(), Isolation::Vcpus).inner())?;
     let left = pids(roots, &instance.origin)?;
     let procs = KernelProcs::new(&roots.proc);
     let mut processes = Vec::new();
@@ -56,11 +57,6 @@ pub(crate) fn processes(roots: &Roots, instance: &Instance) -> Result<Vec<Proces
         }
     }
     Ok(processes)
-}
-
-pub(crate) fn members(roots: &Roots, scope: &CgroupPath) -> Result<BTreeSet<i32>, Failure> {
-    // `cgroup.procs` of a threaded domain's root lists all processes whose threads are in its float and vcpu.
-    pids(roots, Tree::at(scope.clone(), Isolation::Vcpus).inner())
 }
 
 /// The ids of a cgroup's processes; none where the cgroup is gone, or not known.

@@ -19,9 +19,6 @@ pub(crate) fn print(text: &str) -> io::Result<bool> {
 }
 
 /// Writes a text to standard output at once; returns whether that still has a reader, as not for `steliactl list | head`.
-///
-/// # Errors
-/// It cannot be written.
 pub(crate) fn write(text: &str) -> io::Result<bool> {
     let mut out = io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -139,9 +139,6 @@ impl Map {
     }
 
     /// The picture.
-    ///
-    /// # Errors
-    /// It cannot be drawn.
     pub(crate) fn svg(&self) -> Result<String, Failure> {
         picture::svg(self).map_err(|cause| Failure::Other(format!("draw the map: {cause}")))
     }
@@ -235,7 +232,13 @@ fn pods(selected: &Selected) -> Vec<Pod> {
         let (pod, cpus, state) = match (instance, former.iter().find(|pod| pod.pod_uid == uid)) {
             (Some(one), _) => {
                 let state = format!("{} {}", Condition::of(one), one.class());
-                (daemon::Pod::of(&one.pod, one), one.exclusive.clone(), state)
+                // Of an evicted VM another pod may have some.
+                let is_own = |cpu: &u32| matches!(owner(description, *cpu), Owner::Instance { pod, .. } if pod == uid);
+                (
+                    daemon::Pod::of(&one.pod, one),
+                    one.exclusive.iter().filter(is_own).collect(),
+                    state,
+                )
             }
             (None, Some(pod)) => {
                 let mut all = node.former.iter();

@@ -81,9 +81,6 @@ fn cpu_text(cpu: &Cpu) -> String {
 }
 
 /// The picture: a heading, the cores of each NUMA node, what each sign means, and the pods.
-///
-/// # Errors
-/// It cannot be written.
 pub(super) fn svg(map: &Map) -> Result<String, askama::Error> {
     let cpus = map.cores.iter().flat_map(|core| &core.cpus);
     let cell = text_width(cpus.map(|cpu| columns(&cpu_text(cpu))).max().unwrap_or(0)) + GAP;

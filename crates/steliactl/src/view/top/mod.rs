@@ -212,9 +212,6 @@ fn heading(model: &Model, clock: &str) -> String {
 }
 
 /// Prints tables, or one JSON object per sample, until there were `count`, it is interrupted, or standard output has no reader.
-///
-/// # Errors
-/// A call to the daemon fails, or standard output cannot be written.
 pub(crate) async fn batch(source: Source<'_>, count: Option<u32>, options: OutputOptions) -> Result<String, Failure> {
     let mut end = End::new()?;
     let mut models = pin!(source.models());

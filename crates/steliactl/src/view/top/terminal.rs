@@ -32,9 +32,6 @@ fn events() -> mpsc::Receiver<Event> {
 
 /// Shows the screen, first with this model, until the user quits or a signal arrives. At a panic ratatui's hook restores the terminal, so that the message is
 /// visible.
-///
-/// # Errors
-/// The terminal cannot be drawn on.
 pub(crate) async fn live(source: Source<'_>, model: Model, style: TextStyle) -> Result<String, Failure> {
     let shown = match ratatui::try_init() {
         Ok(terminal) => show(terminal, source, model, style).await,

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use stelia_api::quiet::{Remaining, RemainingCause};
+use stelia_api::reason::RECREATE;
 use stelia_api::{ReasonCode, State};
 use stelia_cpus::CpuSet;
 pub(crate) use stelia_model::Description;
@@ -66,18 +67,27 @@ pub(crate) fn whose_former(former: &[(Pod, u64)]) -> Option<String> {
     Some(some_of(named, MAX_NAMED)).filter(|names| !names.is_empty())
 }
 
-/// What isolates such a VM again.
-pub(crate) fn restart(description: &Description) -> &'static str {
-    if is_file_unusable(description) {
-        "once the node is mended, restart the container"
+/// What isolates these VMs again; a single one is named in the command.
+pub(crate) fn recreate(description: &Description, former: &[(Pod, u64)]) -> String {
+    let first = if is_file_unusable(description) {
+        "once the node is mended, "
     } else {
-        "restart the container"
+        ""
+    };
+    let fix = format!("{first}{RECREATE}");
+    match former {
+        [(pod, _)] => pod.in_fix(fix),
+        _ => fix,
     }
 }
 
-/// "team-a/web (43s ago): released or ended, not isolated if still running; restart the container"; `None` of none.
+/// "team-a/web (43s ago): released or ended, not isolated if still running; recreate the pod: …"; `None` of none.
 pub(crate) fn former_in_words(description: &Description, former: &[(Pod, u64)]) -> Option<String> {
-    Some(format!("{}: {FORMER}; {}", whose_former(former)?, restart(description)))
+    Some(format!(
+        "{}: {FORMER}; {}",
+        whose_former(former)?,
+        recreate(description, former)
+    ))
 }
 
 /// The VMs that were released or ended and may run on, not isolated, each with when that was, microseconds since the epoch: kubelet's file

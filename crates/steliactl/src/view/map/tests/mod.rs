@@ -4,7 +4,7 @@ mod boxes;
 mod nodes;
 
 use nodes::{host, map_of};
-use stelia_api::{Reason, ReasonCode};
+use stelia_api::{Reason, ReasonCode, State};
 use stelia_kubelet::PodName;
 
 use super::picture::svg;
@@ -33,6 +33,21 @@ fn what_steliad_gave_is_its_vms_and_not_kubelets() {
 #[test]
 fn every_cpu_is_drawn_once_with_the_mark_of_its_owner_and_a_degraded_vm_keeps_it() {
     insta::assert_snapshot!(body(&map_of(&node())));
+}
+
+#[test]
+fn an_evicted_vm_has_none_of_the_cpus_that_another_pod_was_given() {
+    let mut description = node();
+    let evicted = instance_mut(&mut description, PODS[0]);
+    (evicted.state, evicted.exclusive) = (State::Evicted, "4-6".parse().unwrap());
+    let json = serde_json::to_value(map_of(&description)).unwrap();
+    holds(
+        &json,
+        serde_json::json!({
+            "/pods/1/pod_uid": PODS[0], "/pods/1/state": "evicted", "/pods/1/cpus": "4-5", "/cores/2/cpus/0/mark": "B%",
+            "/pods/2/cpus": "6", "/cores/3/cpus/0/mark": "C*",
+        }),
+    );
 }
 
 #[test]
