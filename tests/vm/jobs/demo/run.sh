@@ -44,7 +44,7 @@ until_true() { # command…: within five minutes (the node may be emulated and s
   for _ in $(seq 600); do "$@" && return 0; sleep 0.5; done
   return 1
 }
-state_is() { steliactl --no-legend -o wide list | grep " $1 " | grep -q " $2 "; }
+state_is() { steliactl --no-legend -o wide list | grep -w -e "$1" | grep -q " $2 "; }
 partition() { case $1 in isolated | root) ;; *) echo "  seen '$1'"; return 1 ;; esac; }
 same() { [ "$1" = "$2" ] || { echo "  expected '$1', seen '$2'"; return 1; }; }
 empty() { same "" "$(cat "$1")"; }
