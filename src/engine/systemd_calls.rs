@@ -142,7 +142,7 @@ impl SystemdCalls {
         });
     }
 
-    /// Have the OCI runtime of a pod's container tried.
+    /// Have the OCI runtime of a pod's container checked.
     pub(super) fn check_runtime(&mut self, system: &System, pod: PodUid, unit: String) {
         let call = Call::beginning(RUNTIME_CHECK_TIMEOUT + SLOW_CALL_TIME);
         self.running.insert(unit.clone(), call);

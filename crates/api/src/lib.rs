@@ -11,6 +11,7 @@ pub mod client;
 pub mod dict;
 mod error;
 mod instance_state;
+pub mod job;
 pub mod ledger;
 pub mod metrics;
 mod names;

@@ -119,6 +119,12 @@ pub fn next(snapshot: &Snapshot, facts: &Derived, node: &AllocatorPolicies, scop
     best.map(|(_, step)| step)
 }
 
+/// Whether kubelet chose the CPUs of all instances, so that none can be moved.
+pub fn is_up_to_kubelet(snapshot: &Snapshot) -> bool {
+    let by_kubelet = |instance: &Instance| instance.record.allocation.is_none();
+    !snapshot.source.allocates() && snapshot.instances.values().all(by_kubelet)
+}
+
 /// Every move in turn, as if each had been made: for a dry run.
 pub fn all(snapshot: &Snapshot, policies: &Policies, scope: &RebindScope) -> Vec<Move> {
     let mut snapshot = snapshot.clone();

@@ -3,7 +3,6 @@
 mod admission;
 mod description;
 mod instance;
-mod job;
 mod members;
 mod node;
 mod problems;
@@ -16,6 +15,6 @@ mod vm_capacity;
 pub use admission::AdmissionProblem;
 pub use description::{Description, Usage};
 pub use instance::{Instance, PendingResize, PinnedThread};
-pub use job::{Job, JobMove, JobPhase};
 pub use node::{Counters, FormerVm, LastPass, Node, Pools, Trigger, Unadopted};
 pub use reasons::{FloatReason, PinnedReason};
+pub use stelia_api::job::{Job, JobMove, JobPhase};

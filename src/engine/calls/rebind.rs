@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use stelia_api::{Error, ErrorKind};
+use stelia_decide::rebind;
 use stelia_decide::rebind::RebindScope;
-use stelia_decide::{Instance, rebind};
 use stelia_kernel::clock::now_us;
 use stelia_kubelet::PodUid;
 use stelia_model as model;
@@ -78,8 +78,7 @@ impl EngineState {
         if let RebindScope::Pod(pod) = &scope {
             self.picture.find(pod).ok_or_else(|| no_instance(pod))?;
         }
-        let allocated = |instance: &Instance| instance.record.allocation.is_some();
-        if !snapshot.source.allocates() && !snapshot.instances.values().any(allocated) {
+        if rebind::is_up_to_kubelet(snapshot) {
             return Err(ErrorKind::InvalidArgument
                 .because("kubelet chooses the CPUs of this node's VMs: a VM gets others only at a restart"));
         }

@@ -3,51 +3,15 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use stelia_api::client::{Dict, MoveRow};
-use stelia_api::{BUS_NAME, ErrorKind, MANAGER_PATH};
-use stelia_cpus::text::named;
+use stelia_api::ErrorKind;
+use stelia_api::client::{Dict, ManagerProxy, MoveRow};
+use stelia_api::job::Job;
 use tokio::time::timeout;
 use zbus::proxy::MethodFlags;
-use zbus::{Connection, DynamicType, OwnedObjectPath, Proxy};
+use zbus::{Connection, DynamicType, OwnedObjectPath};
 
 /// Timeout of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(25);
-const INTERFACE: &str = "io.stelia.Isolation1.Manager";
-
-named! {
-    /// The phase of a job and of a RebindResource.
-    pub enum Phase {
-        Pending = "Pending",
-        Succeed = "Succeed",
-        Failed = "Failed",
-        Unknown = "Unknown",
-    }
-}
-
-/// A job, as Describe has it.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Job {
-    pub id: u32,
-    /// What may be moved: `node`, or a pod's UID.
-    pub scope: String,
-    pub phase: Phase,
-    pub reason: String,
-    pub moves: Vec<JobMove>,
-    /// Microseconds since the epoch.
-    pub began_us: u64,
-}
-
-/// A move that was made.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobMove {
-    /// The pod's UID.
-    pub pod: String,
-    /// CPU lists.
-    pub from: String,
-    pub to: String,
-    /// Why it is an improvement.
-    pub gain: String,
-}
 
 /// What is read of Describe's answer.
 #[derive(Deserialize)]
@@ -158,8 +122,11 @@ impl Daemon {
             Some(connection) => connection.clone(),
             None => self.connection.insert(Connection::system().await?).clone(),
         };
-        let proxy = Proxy::new(&connection, BUS_NAME, MANAGER_PATH, INTERFACE).await?;
-        let answer = proxy.call_with_flags(method, MethodFlags::NO_AUTO_START, body).await?;
+        let manager = ManagerProxy::new(&connection).await?;
+        let answer = manager
+            .inner()
+            .call_with_flags(method, MethodFlags::NO_AUTO_START, body)
+            .await?;
         answer.ok_or(zbus::Error::InvalidReply)
     }
 }

@@ -13,6 +13,7 @@ use kube::Client;
 use kube::client::Body;
 use kube::core::params::{ListParams, WatchParams};
 use serde_json::json;
+use stelia_api::job::JobPhase;
 use stelia_credentials::{Credentials, RenewedClient};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -23,14 +24,14 @@ use crate::intervals::REQUEST_TIMEOUT;
 use crate::options::PublishOptions;
 use crate::publisher::{refused, send};
 use crate::request::{self, Made, PublisherRequest};
-use daemon::{Begun, Daemon, Phase};
+use daemon::{Begun, Daemon};
 use object::{Next, Object, Objects, RebindStatus};
 
 /// The pause between two queries of a job.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// The pause after steliad began no job.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
-/// Objects that are looked at together. Those of more than that have ended first.
+/// Limit of a list. Further objects are listed when some of these have ended.
 const MAX_OBJECTS: u32 = 20;
 /// Limit of a reason, in bytes.
 const MAX_REASON_BYTES: usize = 1000;
@@ -86,24 +87,32 @@ impl Rebinder {
         }
     }
 
-    /// Takes the oldest object a step further, or waits for one.
+    /// Ends the objects that are late and takes the oldest other one a step further; waits where there is none.
     async fn step(&mut self) -> Result<(), ApiFailure> {
         let objects = self.list().await?;
-        let now = Timestamp::now();
-        let node = self.options.node.clone();
-        for late in objects.late(&node, now) {
-            self.end(&mut late.clone(), Phase::Failed, late.too_late(now)).await?;
+        let version = objects.metadata.resource_version.as_deref();
+        let (late, oldest) = objects.late_and_oldest(&self.options.node, Timestamp::now());
+        if late.is_empty() && oldest.is_none() {
+            return self.wait_for_change(version).await;
         }
-        match objects.oldest(&node, now) {
-            Some(object) => match self.advance(object).await {
-                // Deleted, or changed by somebody else: the next list has it as it is.
-                Err(failure) if matches!(failure.kind, FailureKind::Missing | FailureKind::Stale) => {
-                    sleep(LOOK_INTERVAL).await;
-                    Ok(())
-                }
-                done => done,
-            },
-            None => self.wait_for_change(objects.metadata.resource_version.as_deref()).await,
+        match self.take(late, oldest).await {
+            // Deleted, or changed by somebody else: the next list has it as it is.
+            Err(failure) if matches!(failure.kind, FailureKind::Missing | FailureKind::Stale) => {
+                sleep(LOOK_INTERVAL).await;
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    async fn take(&mut self, late: Vec<&Object>, oldest: Option<&Object>) -> Result<(), ApiFailure> {
+        for object in late {
+            let reason = object.too_late(Timestamp::now());
+            self.end(&mut object.clone(), JobPhase::Failed, reason).await?;
+        }
+        match oldest {
+            Some(object) => self.advance(object).await,
+            None => Ok(()),
         }
     }
 
@@ -115,7 +124,7 @@ impl Rebinder {
     }
 
     fn selector(&self) -> String {
-        let ended = [Phase::Succeed, Phase::Failed, Phase::Unknown];
+        let ended = [JobPhase::Succeed, JobPhase::Failed, JobPhase::Unknown];
         let ended = ended.map(|phase| format!(",status.phase!={}", phase.name()));
         format!("spec.nodeName={}{}", self.options.node, ended.concat())
     }
@@ -156,7 +165,7 @@ impl Rebinder {
                 self.pending(&mut object, asked, "steliad is asked").await?;
                 match self.daemon.begin(deadline_s).await {
                     Begun::Job(id) => object.status.with_job_id(id),
-                    Begun::Never(cause) => return self.end(&mut object, Phase::Failed, cause).await,
+                    Begun::Never(cause) => return self.end(&mut object, JobPhase::Failed, cause).await,
                     Begun::NotNow(cause) => return self.wait(&mut object, RebindStatus::not_asked, &cause).await,
                     Begun::NotKnown(cause) => return self.wait(&mut object, RebindStatus::clone, &cause).await,
                 }
@@ -189,13 +198,13 @@ impl Rebinder {
                 .deadline()
                 .is_ok_and(|deadline| Timestamp::now() > deadline + MAX_SILENCE);
             match jobs.as_deref().map(|jobs| object.status.find_job(jobs)) {
-                Ok(Some(job)) if job.phase != Phase::Pending => {
+                Ok(Some(job)) if job.phase != JobPhase::Pending => {
                     object.status = object.status.with_job(job);
                     return self.end(object, job.phase, job.reason.clone()).await;
                 }
                 Ok(Some(_)) if is_late => {
                     let reason = "its job still runs a minute after the deadline".to_owned();
-                    return self.end(object, Phase::Unknown, reason).await;
+                    return self.end(object, JobPhase::Unknown, reason).await;
                 }
                 Ok(Some(job)) => {
                     let status = object.status.with_job(job);
@@ -203,11 +212,11 @@ impl Rebinder {
                 }
                 Ok(None) => {
                     let reason = "steliad does not know the job any more".to_owned();
-                    return self.end(object, Phase::Unknown, reason).await;
+                    return self.end(object, JobPhase::Unknown, reason).await;
                 }
                 Err(cause) if is_late => {
                     let reason = format!("steliad has not answered since the deadline: {cause}");
-                    return self.end(object, Phase::Unknown, reason).await;
+                    return self.end(object, JobPhase::Unknown, reason).await;
                 }
                 Err(_) => {}
             }
@@ -216,7 +225,7 @@ impl Rebinder {
     }
 
     /// Writes the final phase and its reason.
-    async fn end(&mut self, object: &mut Object, phase: Phase, reason: String) -> Result<(), ApiFailure> {
+    async fn end(&mut self, object: &mut Object, phase: JobPhase, reason: String) -> Result<(), ApiFailure> {
         let status = RebindStatus {
             phase: Some(phase),
             reason,
@@ -228,7 +237,7 @@ impl Rebinder {
     /// Writes the phase Pending, if the status differs.
     async fn pending(&mut self, object: &mut Object, status: RebindStatus, reason: &str) -> Result<(), ApiFailure> {
         let status = RebindStatus {
-            phase: Some(Phase::Pending),
+            phase: Some(JobPhase::Pending),
             reason: reason.to_owned(),
             ..status
         };
@@ -246,7 +255,7 @@ impl Rebinder {
             ..status
         };
         let name = object.metadata.name.as_deref().unwrap_or_default();
-        let phase = status.phase.map_or("", Phase::name);
+        let phase = status.phase.map_or("", JobPhase::name);
         tracing::info!("RebindResource {name}: {phase}: {}", status.reason);
         let body = json!({
             "metadata": {"resourceVersion": object.metadata.resource_version, "uid": object.metadata.uid},

@@ -6,9 +6,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+use stelia_api::job::{Job, JobMove, JobPhase};
 
 use super::MAX_SILENCE;
-use super::daemon::{Job, JobMove, Phase};
 
 /// The only action.
 const ACTION: &str = "RebindCPU";
@@ -30,20 +30,16 @@ impl Objects {
         let items = self.items.iter();
         items.filter(move |object| {
             let phase = object.status.phase;
-            let is_open = phase.is_none_or(|phase| phase == Phase::Pending);
+            let is_open = phase.is_none_or(|phase| phase == JobPhase::Pending);
             is_open && object.spec["nodeName"] == node && object.metadata.deletion_timestamp.is_none()
         })
     }
 
-    /// Those for which it is too late to begin.
-    pub(super) fn late(&self, node: &str, now: Timestamp) -> impl Iterator<Item = &Object> {
-        self.open(node).filter(move |object| object.is_late(now))
-    }
-
-    /// The one that was made first of the others.
-    pub(super) fn oldest(&self, node: &str, now: Timestamp) -> Option<&Object> {
-        let open = self.open(node).filter(|object| !object.is_late(now));
-        open.min_by_key(|object| (object.created(), object.metadata.name.clone()))
+    /// Those for which it is too late to begin, and of the others the one that was made first.
+    pub(super) fn late_and_oldest(&self, node: &str, now: Timestamp) -> (Vec<&Object>, Option<&Object>) {
+        let (late, others): (Vec<&Object>, Vec<&Object>) = self.open(node).partition(|object| object.is_late(now));
+        let made = |object: &&Object| (object.created(), object.metadata.name.clone());
+        (late, others.into_iter().min_by_key(made))
     }
 }
 
@@ -52,12 +48,12 @@ pub(super) struct Object {
     pub(super) metadata: ObjectMeta,
     #[serde(default)]
     spec: Value,
-    #[serde(default, deserialize_with = "readable")]
+    #[serde(default, deserialize_with = "status_or_none")]
     pub(super) status: RebindStatus,
 }
 
 /// A status that somebody else wrote and that cannot be read is none.
-fn readable<'de, D: Deserializer<'de>>(status: D) -> Result<RebindStatus, D::Error> {
+fn status_or_none<'de, D: Deserializer<'de>>(status: D) -> Result<RebindStatus, D::Error> {
     let status = Value::deserialize(status)?;
     Ok(RebindStatus::deserialize(status).unwrap_or_default())
 }
@@ -70,7 +66,7 @@ pub(super) enum Next<'a> {
     /// Ask for a job with this deadline, seconds.
     Begin(u32),
     Wait(String),
-    End(Phase, String),
+    End(JobPhase, String),
 }
 
 /// What is asked for.
@@ -135,7 +131,7 @@ impl Object {
     pub(super) fn next<'a>(&self, jobs: Result<&'a [Job], &String>, now: Timestamp) -> Next<'a> {
         let deadline = match self.deadline() {
             Ok(deadline) => deadline,
-            Err(wrong) => return Next::End(Phase::Failed, wrong),
+            Err(wrong) => return Next::End(JobPhase::Failed, wrong),
         };
         let left = u32::try_from(deadline.duration_since(now).as_secs()).unwrap_or(0);
         let was_asked = self.status.asked_timestamp.is_some();
@@ -144,10 +140,10 @@ impl Object {
             Ok(_) if left > 0 => Next::Begin(left.min(MAX_DEADLINE_S)),
             Err(cause) if left > 0 || was_asked && now < deadline + MAX_SILENCE => Next::Wait(cause.clone()),
             Err(cause) if was_asked => Next::End(
-                Phase::Unknown,
+                JobPhase::Unknown,
                 format!("steliad may have begun a job, and does not answer: {cause}"),
             ),
-            _ => Next::End(Phase::Failed, self.too_late(now)),
+            _ => Next::End(JobPhase::Failed, self.too_late(now)),
         }
     }
 }
@@ -156,7 +152,7 @@ impl Object {
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct RebindStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) phase: Option<Phase>,
+    pub(super) phase: Option<JobPhase>,
     pub(super) reason: String,
     /// When steliad was asked for a job, as long as its answer is not known: the job is no older.
     pub(super) asked_timestamp: Option<Timestamp>,
@@ -172,7 +168,7 @@ pub(super) struct RebindStatus {
 #[serde(rename_all = "camelCase")]
 pub(super) struct JobId {
     id: u32,
-    /// Microseconds since the epoch; `None` until steliad was asked.
+    /// Microseconds since the epoch; `None` until Describe has told it.
     #[serde(skip_serializing_if = "Option::is_none")]
     began_us: Option<u64>,
 }
@@ -219,5 +215,78 @@ impl RebindStatus {
             moves: job.moves.iter().take(MAX_MOVES).cloned().collect(),
             ..self.not_asked()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Made at 08:00:00 with a deadline of a minute.
+    fn object(status: Value) -> Object {
+        let metadata = json!({"name": "a", "creationTimestamp": "2026-11-30T08:00:00Z"});
+        let spec = json!({"nodeName": "n", "rebindAction": "RebindCPU", "deadlineInSeconds": 60});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).unwrap()
+    }
+
+    fn at(time: &str) -> Timestamp {
+        format!("2026-11-30T{time}Z").parse().unwrap()
+    }
+
+    fn job(began: &str) -> Job {
+        let began_us = at(began).as_microsecond();
+        let job = json!({"id": 3, "scope": "node", "phase": "Pending", "reason": "", "moves": [], "began_us": began_us, "ended_us": 0});
+        serde_json::from_value(job).unwrap()
+    }
+
+    #[test]
+    fn a_job_is_asked_for_until_the_deadline_and_found_where_the_answer_was_lost() {
+        let (new, away) = (object(Value::Null), "away".to_owned());
+        let asked = object(json!({"phase": "Pending", "askedTimestamp": "2026-11-30T08:00:10Z"}));
+        let jobs = [job("08:00:11")];
+        assert_eq!(new.next(Ok(&jobs), at("08:00:20")), Next::Begin(40));
+        assert_eq!(asked.next(Ok(&jobs), at("08:00:20")), Next::Follow(&jobs[0]));
+        assert_eq!(asked.next(Ok(&[job("08:00:09")]), at("08:00:20")), Next::Begin(40));
+        // The node's clock is behind the API server's by more than the longest deadline.
+        assert_eq!(
+            new.next(Ok(&[]), at("08:00:20") - Duration::from_secs(100_000)),
+            Next::Begin(MAX_DEADLINE_S)
+        );
+        for (time, waits) in [("08:00:59", true), ("08:01:01", false)] {
+            assert_eq!(
+                new.next(Err(&away), at(time)) == Next::Wait(away.clone()),
+                waits,
+                "{time}"
+            );
+        }
+        // It may have begun one.
+        assert_eq!(asked.next(Err(&away), at("08:01:59")), Next::Wait(away.clone()));
+        assert!(matches!(
+            asked.next(Err(&away), at("08:02:01")),
+            Next::End(JobPhase::Unknown, _)
+        ));
+        assert!(matches!(
+            asked.next(Ok(&[]), at("08:01:01")),
+            Next::End(JobPhase::Failed, _)
+        ));
+    }
+
+    #[test]
+    fn objects_that_are_late_end_before_others_and_what_somebody_else_wrote_stops_nothing() {
+        let items = json!([
+            {"metadata": {"name": "odd", "creationTimestamp": "2026-11-30T09:00:01Z"}, "spec": {"nodeName": "n", "rebindAction": "RebindCPU"},
+             "status": {"job": {}, "phase": "Else"}},
+            {"metadata": {"name": "old", "creationTimestamp": "2026-11-30T08:00:00Z"}, "spec": {"nodeName": "n", "rebindAction": "RebindCPU"}},
+            {"metadata": {"name": "other", "creationTimestamp": "2026-11-30T09:00:00Z"}, "spec": {"nodeName": "m", "rebindAction": "RebindCPU"}},
+            {"metadata": {"name": "done", "creationTimestamp": "2026-11-30T09:00:00Z"}, "spec": {"nodeName": "n", "rebindAction": "RebindCPU"},
+             "status": {"phase": "Succeed"}},
+        ]);
+        let objects: Objects = serde_json::from_value(json!({"metadata": {}, "items": items})).unwrap();
+        let (late, oldest) = objects.late_and_oldest("n", at("09:00:02"));
+        let name = |object: &Object| object.metadata.name.clone().unwrap();
+        assert_eq!(late.into_iter().map(name).collect::<Vec<_>>(), ["old"]);
+        assert_eq!(oldest.map(name).as_deref(), Some("odd"));
     }
 }

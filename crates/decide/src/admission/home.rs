@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_was_not_tried_decides_once_its_check_ended() {
+    fn a_runtime_that_was_not_checked_decides_once_its_check_ended() {
         let home = |check: Option<&RuntimeCheck>| chosen(None, &candidate(), unchecked(), check).unwrap().home;
         assert!(matches!(home(None), HomeChoice::Unchecked(runtime) if runtime.binary.ends_with("runc")));
         let HomeChoice::Slice(Some(reason)) = home(Some(&Err("timeout".into()))) else {
@@ -332,7 +332,7 @@ mod tests {
         let kind = |coping| chosen(Some(&vm), &alone, coping, None).map_err(|refusal| refusal.kind);
         assert_eq!(kind(Coping::No("no".into())).unwrap_err(), ErrorKind::NoAnchor);
         assert!(kind(Coping::Copes).is_ok());
-        // Before the runtime was tried nothing is refused.
+        // Before the runtime was checked nothing is refused.
         assert!(matches!(kind(unchecked()).unwrap().home, HomeChoice::Unchecked(_)));
     }
 }

@@ -98,7 +98,7 @@ impl<'a> SharedLists<'a> {
     /// Once the lists below are seen to have shrunk. A scope or a container that ended takes its own list along, but not its share of
     /// those above.
     pub(super) fn narrow(&self) -> Vec<Step> {
-        // A CPU that the list lost, and that an instance is about to leave, may be another program's now. Scopes that are left alone leave nothing.
+        // A CPU that the list lost, and that an instance is about to leave, may be another program's now. A scope that is left alone keeps its CPUs.
         let narrower = self.slice.intersection(&self.of_slice.all);
         let narrower = narrower.union(&self.snapshot.left_alone);
         let is_wide = !self.must_widen(Above::Slice) && self.slice != narrower;

@@ -45,3 +45,19 @@ fn an_empty_scope_that_nobody_recorded_is_removed() {
     snapshot.abandoned.push(scope.clone());
     assert_eq!(steps(&snapshot), [Step::Forget(scope)]);
 }
+
+/// Another program may have the CPU that the list lost.
+#[test]
+fn the_slices_list_is_not_given_a_cpu_that_it_lost_and_an_instance_is_about_to_leave() {
+    let mut snapshot = isolated();
+    snapshot.first_mut().record.phase = Phase::Leaving;
+    snapshot.slice.exclusive = Some("3".parse().unwrap());
+    let of_slice =
+        |step: &Step| matches!(step, Step::Write(path, File::CpusExclusive, _) if *path == CgroupPath::slice());
+    let written: Vec<Step> = steps(&snapshot).into_iter().filter(of_slice).collect();
+    assert_eq!(written, []);
+    // One that cannot be read keeps its CPUs.
+    snapshot.left_alone = "5".parse().unwrap();
+    let written: Vec<Step> = steps(&snapshot).into_iter().filter(of_slice).collect();
+    assert_eq!(written, [set_exclusive(&CgroupPath::slice(), &"3,5".parse().unwrap())]);
+}
