@@ -245,19 +245,21 @@ impl ControlPlane {
         format!("http://{address}")
     }
 
-    /// CPU time of each program, in seconds.
+    /// CPU time of each program, and of the nodes, which this process plays, in seconds.
     pub(super) fn cpu_seconds(&self) -> Vec<(&'static str, f64)> {
-        let of = |program: &Program| -> f64 {
-            let stat = fs::read_to_string(format!("/proc/{}/stat", program.child.id())).unwrap_or_default();
-            let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-            // utime and stime.
-            let ticks = fields.split_whitespace().skip(11).take(2);
-            let ticks: u64 = ticks.filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
-            ticks as f64 / TICKS_PER_SECOND
-        };
-        let programs = self.programs.iter();
-        programs.map(|program| (program.name, of(program))).collect()
+        let programs = self.programs.iter().map(|program| (program.name, program.child.id()));
+        let processes = programs.chain([("played nodes", std::process::id())]);
+        processes.map(|(name, pid)| (name, cpu_seconds_of(pid))).collect()
     }
+}
+
+fn cpu_seconds_of(pid: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    // utime and stime.
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    let ticks: u64 = ticks.filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+    ticks as f64 / TICKS_PER_SECOND
 }
 
 fn write_kubeconfig(folder: &Path, name: &str, server: &str, user: &Value) -> String {

@@ -84,6 +84,10 @@ impl Nodes {
         self.state().outcome.clone()
     }
 
+    pub(super) fn bound_count(&self) -> usize {
+        self.state().outcome.bound.len()
+    }
+
     /// Starts to watch for pods that are bound, and to publish what changes.
     pub(super) fn start(self: &Arc<Self>) {
         let (watcher, publisher) = (self.clone(), self.clone());
