@@ -38,12 +38,19 @@ impl Reconciled {
             (Mode::DryRun, _) if planned > 0 => format!("Dry run: steliad would make {}", counted(planned, "change")),
             (Mode::DryRun, _) => "Dry run: steliad would change nothing".to_owned(),
             (Mode::Change, 0) => "Nothing to change".to_owned(),
-            (Mode::Change, changes) => format!(
-                "Made {} ({} moved, {} repaired)",
-                counted(changes, "change"),
-                counted(count("moves"), "thread"),
-                counted(count("repaired"), "difference")
-            ),
+            (Mode::Change, changes) => {
+                let parts = [("moves", "thread", "moved"), ("repaired", "difference", "repaired")].into_iter();
+                let parts = parts.filter(|(member, ..)| count(member) > 0);
+                let parts: Vec<String> = parts
+                    .map(|(member, what, done)| format!("{} {done}", counted(count(member), what)))
+                    .collect();
+                let of_them = if parts.is_empty() {
+                    String::new()
+                } else {
+                    format!(" ({})", parts.join(", "))
+                };
+                format!("Made {}{of_them}", counted(changes, "change"))
+            }
         };
         let vms = &self.described.node.instances;
         let counts = counts(vms.values().map(|vm| Condition::of(vm)));
@@ -56,10 +63,12 @@ impl Reconciled {
         format!("{done}.{counts}")
     }
 
-    /// Whom reasons are of that steliad cannot remove, and the command that has them.
+    /// Whom reasons are of that steliad cannot remove, and the command that has them. What a dry run would change may be the cure.
     fn still_wrong(&self) -> Option<String> {
         let reasons = self.report.get("reasons").and_then(Value::as_array);
+        let planned: Vec<&str> = lines_by_pod(&self.report, "plan").map(|(uid, _)| uid).collect();
         let uids = reasons.into_iter().flatten().filter_map(|row| row.get(0)?.as_str());
+        let uids = uids.filter(|uid| !planned.contains(uid));
         let (vms, pods) = (uids.clone().filter(|uid| *uid != NODE), Pods::of(&self.described));
         let names = some_of(vms.map(|uid| pods.get(uid).to_string()), 3);
         let wrong = counted_uids(uids)?;
@@ -72,11 +81,19 @@ impl Render for Reconciled {
     /// The changes of a dry run, the summary, and what remains wrong.
     fn text(&self, style: TextStyle) -> String {
         let pods = Pods::of(&self.described);
-        let planned = lines_by_pod(&self.report, "plan").map(|(uid, step)| match uid {
-            NODE => format!("node: {step}"),
-            uid => format!("{}: {step}", pods.get(uid)),
+        let vms = &self.described.node.instances;
+        let planned = lines_by_pod(&self.report, "plan").map(|(uid, step)| match vms.get(uid) {
+            // The line begins with the VM: its cgroups are told by their names in its scope.
+            Some(vm) => format!("{}: {}", pods.get(uid), step.replace(&format!("{}/", vm.scope), "")),
+            None if uid == NODE => format!("node: {step}"),
+            None => format!("{}: {step}", pods.get(uid)),
         });
-        let wrong = self.still_wrong().map(|wrong| wrong.replacen("still", "Still", 1));
+        let words = if self.mode == Mode::DryRun {
+            "Would stay"
+        } else {
+            "Still"
+        };
+        let wrong = self.still_wrong().map(|wrong| wrong.replacen("still", words, 1));
         let lines = planned.chain([self.summary()]).chain(wrong);
         lines.map(|line| paragraph(&printable(&line), style)).collect()
     }
