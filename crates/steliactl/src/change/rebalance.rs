@@ -52,10 +52,12 @@ impl Render for Rebalanced {
 
     fn text(&self, style: TextStyle) -> String {
         let moves = self.moves.len() as u64;
+        let count = counted(moves, "move");
         let end = match (&self.job, moves) {
-            (Some(_), _) if moves > 0 || self.failure().is_some() => format!("{}: {}", self.phase, self.reason),
+            _ if self.failure().is_some() => format!("{}: {}", self.phase, self.reason),
             (_, 0) => "Nothing to move".to_owned(),
-            _ => format!("Would make {}", counted(moves, "move")),
+            (Some(_), _) => format!("Made {count}"),
+            (None, _) => format!("Would make {count}"),
         };
         let mut text = String::new();
         if moves > 0 {
@@ -152,7 +154,7 @@ mod tests {
         POD         FROM        TO   GAIN
         team-a/web  1-2,4,9-10  1-5  1 NUMA node instead of 2
 
-        Succeed: all moves are made.
+        Made 1 move.
         ");
         assert_eq!(done.failure(), None);
         done.phase = JobPhase::Failed.name().to_owned();

@@ -106,9 +106,10 @@ impl Render for Reconciled {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use stelia_kernel::cgroup::CgroupPath;
 
     use super::*;
-    use crate::shared::daemon::node::testing::{PODS, node};
+    use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
     use crate::tests::fixtures::{columns, text};
 
     fn answer(report: Value, mode: Mode) -> Reconciled {
@@ -148,6 +149,21 @@ mod tests {
         assert!(
             shown.contains(&of_vm)
                 && shown.contains("node: set CPUWeight=200 of stelia.slice\nDry run: steliad would make 2 changes"),
+            "{shown}"
+        );
+        // What the changes may mend would not stay, and cgroups are told as they are called in the VM's scope.
+        let scope = format!("/stelia.slice/stelia-instance-{}.scope", PODS[0]);
+        let step = format!(
+            "{}: write \"isolated\" to cpuset.cpus.partition of {scope}/instance/vcpu",
+            PODS[0]
+        );
+        let reasons = [0, 1].map(|at| json!([PODS[at], "partition-changed", "", ""]));
+        let mut planned = answer(json!({"plan": [step], "reasons": reasons}), Mode::DryRun);
+        instance_mut(&mut planned.described, PODS[0]).scope = CgroupPath::parse(&scope).unwrap();
+        let shown = text(&planned);
+        let stays = format!("Would stay wrong: 1 VM ({}): steliactl verify", PODS[1]);
+        assert!(
+            shown.contains("partition of instance/vcpu\n") && shown.contains(&stays),
             "{shown}"
         );
         // It is done whether or not the VMs are known.

@@ -249,6 +249,12 @@ mod tests {
             ..vm(State::Pinned, &[])
         };
         assert!(!is_in_trouble(&wanted));
+        let had = |state| Instance {
+            exclusive: "4-5".parse().unwrap(),
+            ..vm(state, &[])
+        };
+        let own = [State::Isolated, State::Evicted].map(|state| own_cpus(&had(state)).to_string());
+        assert_eq!(own, ["4-5", ""]);
     }
 
     #[test]
