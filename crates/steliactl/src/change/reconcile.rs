@@ -39,17 +39,18 @@ impl Reconciled {
             (Mode::DryRun, _) => "Dry run: steliad would change nothing".to_owned(),
             (Mode::Change, 0) => "Nothing to change".to_owned(),
             (Mode::Change, changes) => {
-                let parts = [("moves", "thread", "moved"), ("repaired", "difference", "repaired")].into_iter();
-                let parts = parts.filter(|(member, ..)| count(member) > 0);
-                let parts: Vec<String> = parts
-                    .map(|(member, what, done)| format!("{} {done}", counted(count(member), what)))
-                    .collect();
-                let of_them = if parts.is_empty() {
-                    String::new()
-                } else {
-                    format!(" ({})", parts.join(", "))
+                let some = |member, what, done| {
+                    let count = Some(count(member)).filter(|count| *count > 0)?;
+                    Some(format!("{} {done}", counted(count, what)))
                 };
-                format!("Made {}{of_them}", counted(changes, "change"))
+                let parts = [
+                    some("moves", "thread", "moved"),
+                    some("repaired", "difference", "repaired"),
+                ];
+                let parts: Vec<String> = parts.into_iter().flatten().collect();
+                let parts = Some(parts.join(", ")).filter(|parts| !parts.is_empty());
+                let parts = parts.map(|parts| format!(" ({parts})")).unwrap_or_default();
+                format!("Made {}{parts}", counted(changes, "change"))
             }
         };
         let vms = &self.described.node.instances;
@@ -64,7 +65,7 @@ impl Reconciled {
     }
 
     /// Whom reasons are of that steliad cannot remove, and the command that has them. What a dry run would change may be the cure.
-    fn still_wrong(&self) -> Option<String> {
+    fn wrong(&self) -> Option<String> {
         let reasons = self.report.get("reasons").and_then(Value::as_array);
         let planned: Vec<&str> = lines_by_pod(&self.report, "plan").map(|(uid, _)| uid).collect();
         let uids = reasons.into_iter().flatten().filter_map(|row| row.get(0)?.as_str());
@@ -73,33 +74,37 @@ impl Reconciled {
         let names = some_of(vms.map(|uid| pods.get(uid).to_string()), 3);
         let wrong = counted_uids(uids)?;
         let names = if names.is_empty() { names } else { format!(" ({names})") };
-        Some(format!("still wrong: {wrong}{names}: steliactl verify"))
+        Some(format!("wrong: {wrong}{names}: steliactl verify"))
     }
 }
 
 impl Render for Reconciled {
     /// The changes of a dry run, the summary, and what remains wrong.
     fn text(&self, style: TextStyle) -> String {
-        let pods = Pods::of(&self.described);
-        let vms = &self.described.node.instances;
-        let planned = lines_by_pod(&self.report, "plan").map(|(uid, step)| match vms.get(uid) {
+        let (pods, vms) = (Pods::of(&self.described), &self.described.node.instances);
+        let planned = lines_by_pod(&self.report, "plan").map(|(uid, step)| {
+            let whose = if uid == NODE {
+                "node".to_owned()
+            } else {
+                pods.get(uid).to_string()
+            };
             // The line begins with the VM: its cgroups are told by their names in its scope.
-            Some(vm) => format!("{}: {}", pods.get(uid), step.replace(&format!("{}/", vm.scope), "")),
-            None if uid == NODE => format!("node: {step}"),
-            None => format!("{}: {step}", pods.get(uid)),
+            let scope = vms.get(uid).map(|vm| format!("{}/", vm.scope)).unwrap_or_default();
+            format!("{whose}: {}", step.replace(&scope, ""))
         });
-        let words = if self.mode == Mode::DryRun {
+        let remains = if self.mode == Mode::DryRun {
             "Would stay"
         } else {
             "Still"
         };
-        let wrong = self.still_wrong().map(|wrong| wrong.replacen("still", words, 1));
+        let wrong = self.wrong().map(|wrong| format!("{remains} {wrong}"));
         let lines = planned.chain([self.summary()]).chain(wrong);
         lines.map(|line| paragraph(&printable(&line), style)).collect()
     }
 
     fn failure(&self) -> Option<String> {
-        self.still_wrong().filter(|_| self.mode == Mode::Change)
+        let wrong = self.wrong().filter(|_| self.mode == Mode::Change);
+        wrong.map(|wrong| format!("still {wrong}"))
     }
 }
 
