@@ -51,6 +51,7 @@ impl EngineState {
             let failures = failures.map(|text| Reason::of(pod, ReasonCode::StepFailed, text));
             let reasons = assess(instance).degraded.into_iter().chain(failures);
             reasons
+                .map(|reason| reason.naming(instance.pod_name.as_ref()))
                 .map(|reason| (Whom::Instance(pod.clone()), reason))
                 .collect::<Vec<_>>()
         });
