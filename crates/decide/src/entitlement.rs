@@ -217,7 +217,7 @@ pub(crate) fn eviction(
             let assigned = assigned_to_other(state, facts, record, cpus);
             return assigned.or_else(|| facts.assigned_to(&record.pod, cpus));
         }
-        // CPUs that are in this entry and in another pod's are kubelet's contradiction: nothing is taken from either.
+        // CPUs that are in this entry and in another pod's are kubelet's contradiction: neither loses them.
         let outside = entry(state, record).map_or_else(|| cpus.clone(), |entry| cpus.difference(entry));
         assigned_to_other(state, facts, record, &outside)
     };
