@@ -213,6 +213,26 @@ mod tests {
         }
     }
 
+    /// Root alone can write it.
+    #[test]
+    fn the_record_of_a_scope_is_believed_without_an_entry_or_a_partition() {
+        for broken in [false, true] {
+            let (mut snapshot, mut instance) = found(None);
+            instance.record.home = Home::Scope;
+            instance.tree = Tree::of(&instance.record);
+            for now in instance.vcpus.iter_mut().flatten() {
+                now.cgroup = instance.tree.vcpu().clone();
+            }
+            if broken {
+                snapshot.kubelet = Err("broken".into());
+            }
+            assert_eq!(
+                exclusive(validated(&snapshot, instance, &LiveState::default())),
+                Ok("2-3".into())
+            );
+        }
+    }
+
     #[test]
     fn without_an_entry_a_vm_without_a_partition_keeps_what_its_container_has_and_nobody_else() {
         for broken in [false, true] {
