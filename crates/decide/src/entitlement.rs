@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(of("2", |_| {}), shrinks);
         assert_eq!(of("2", |one| one.first_mut().vcpus[1] = None), changed);
         assert_eq!(of("2", |one| one.first_mut().record.phase = Phase::Floating), changed);
-        let overdue = |one: &mut Snapshot| drop(one.unplug_overdue.insert(record().pod));
+        let overdue = |one: &mut Snapshot| one.unplug_overdue.extend([record().pod]);
         assert_eq!(of("2", overdue), Entitlement::Same);
         assert_eq!(of("2-3", |_| {}), Entitlement::Same);
         assert_eq!(of("2,5", |_| {}), Entitlement::Same);
