@@ -1,4 +1,4 @@
-//! Taking the planned steps, one after the other.
+//! Applying the planned steps, one after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use stelia_kernel::{System, workqueue};
 use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::PodUid;
 
-use super::outside_units::{OWN, TAKEN, outside, saved_attribute, set_on_slice, taken};
+use super::outside_units::{OWN, WITHHELD, outside, saved_attribute, set_on_slice, withheld};
 use super::pass::Numbers;
 use super::{in_place, move_tasks, record_writer};
 
@@ -40,8 +40,8 @@ pub(super) struct StepOutcome {
     pub is_partly_removed: bool,
 }
 
-/// Take the steps; those that systemd takes are returned, in their order. A failed step ends the turn for its instance only. Where a list above
-/// an instance does not take its CPUs, only its steps that need them there are left out: a new VM is pinned without a partition, and one
+/// Apply the steps; those that systemd applies are returned, in their order. A failed step ends the turn for its instance only. Where a list above
+/// an instance refuses its CPUs, only its steps that need them there are left out: a new VM is pinned without a partition, and one
 /// that is isolated keeps the partition that it has, and gives up what it is to leave.
 pub(super) fn apply(
     system: &System,
@@ -72,7 +72,7 @@ pub(super) fn apply(
         }
         count(outcome, &step);
         tracing::debug!(pod = pod.map(PodUid::as_str), ?step, "step");
-        let failure = match take(system, instance, &step) {
+        let failure = match apply_step(system, instance, &step) {
             Ok(Progress::Whole) => None,
             // What follows needs the cgroup gone.
             Ok(Progress::Partial { removed }) => {
@@ -128,7 +128,7 @@ fn count(outcome: &mut StepOutcome, step: &Step) {
     };
 }
 
-/// How much of a step was taken.
+/// How much of a step was applied.
 enum Progress {
     Whole,
     /// As many cgroups were removed as a turn may, and some remain.
@@ -137,7 +137,7 @@ enum Progress {
     },
 }
 
-fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result<Progress, Error> {
+fn apply_step(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result<Progress, Error> {
     // The scope's cgroup goes first: with that gone there is nothing that stopping the unit could kill.
     if let Step::Remove(path) | Step::Forget(path) = step {
         let mut removed = 0;
@@ -147,7 +147,7 @@ fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result
             _ => Progress::Whole,
         });
     }
-    take_whole(system, instance, step).map(|()| Progress::Whole)
+    apply_whole(system, instance, step).map(|()| Progress::Whole)
 }
 
 /// Remove a cgroup with those that a container made below it, until so many are removed as may be in one turn. Those that have processes
@@ -173,7 +173,7 @@ fn remove(cgroups: &dyn Cgroups, path: &CgroupPath, removed: &mut u32) -> Result
     cgroups.remove(path)
 }
 
-fn take_whole(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result<(), Error> {
+fn apply_whole(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result<(), Error> {
     let cgroups = &*system.cgroups;
     match step {
         Step::Create(path) => cgroups.create(path).map_err(Error::failed),
@@ -205,7 +205,7 @@ fn take_whole(system: &System, instance: Option<&mut Instance>, step: &Step) -> 
     }
 }
 
-/// Take a step that moves or pins a task.
+/// Apply a step that moves or pins a task.
 fn touch(system: &System, instance: &Instance, step: &Step) -> Result<(), Error> {
     match step {
         Step::MoveProcess(id, to) => move_tasks::move_task(system, instance, *id, to, File::Procs),
@@ -218,34 +218,34 @@ fn touch(system: &System, instance: &Instance, step: &Step) -> Result<(), Error>
     }
 }
 
-/// Keep the kernel's unbound workers off these CPUs, and give them back all others that were taken from them. CPUs are
-/// recorded before they are taken, and removed from the record after they were given back.
+/// Keep the kernel's unbound workers off these CPUs, and give them back all others that were withheld from them. CPUs are
+/// recorded before they are withheld, and removed from the record after they were given back.
 fn keep_workers_off(system: &System, closed: &CpuSet) -> Result<(), Error> {
     let (cgroups, slice) = (&system.cgroups, CgroupPath::slice());
     let Some(masks) = workqueue::masks(&system.sys).map_err(Error::failed)? else {
         return Ok(());
     };
-    let before = taken(&**cgroups).map_err(Error::failed)?;
-    let Some((cpus, taken)) = workers::masks(&masks.requested, &masks.isolated, &before, closed) else {
+    let before = withheld(&**cgroups).map_err(Error::failed)?;
+    let Some((cpus, withheld)) = workers::masks(&masks.requested, &masks.isolated, &before, closed) else {
         return Err(ErrorKind::Failed.because(format!(
             "the kernel's unbound workers may run on CPUs {} alone, which are exclusive now",
             masks.requested.union(&before)
         )));
     };
-    let record = |taken: &CpuSet| {
-        let recorded = if taken.is_empty() {
-            cgroups.remove_attribute(&slice, TAKEN)
+    let record = |withheld: &CpuSet| {
+        let recorded = if withheld.is_empty() {
+            cgroups.remove_attribute(&slice, WITHHELD)
         } else {
-            set_on_slice(&**cgroups, TAKEN, &taken.to_string())
+            set_on_slice(&**cgroups, WITHHELD, &withheld.to_string())
         };
         recorded.map_err(Error::failed)
     };
-    if !taken.is_subset(&before) {
-        record(&taken.union(&before))?;
+    if !withheld.is_subset(&before) {
+        record(&withheld.union(&before))?;
     }
     workqueue::allow(&system.sys, &cpus).map_err(Error::failed)?;
-    if !before.is_subset(&taken) {
-        record(&taken)?;
+    if !before.is_subset(&withheld) {
+        record(&withheld)?;
     }
     Ok(())
 }
@@ -283,7 +283,7 @@ pub async fn release_host(system: System) -> anyhow::Result<Vec<String>> {
             released.push(unit);
         }
     }
-    if !taken(&*system.cgroups)?.is_empty() {
+    if !withheld(&*system.cgroups)?.is_empty() {
         keep_workers_off(&system, &CpuSet::new())?;
         released.push("kernel's unbound workers".to_owned());
     }

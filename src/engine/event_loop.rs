@@ -188,7 +188,7 @@ impl Engine {
         }
     }
 
-    /// Take in calls, answers, events and timers that came meanwhile.
+    /// Receive calls, answers, events and timers that came meanwhile.
     fn take_in(&mut self) {
         while let Ok((asker, message)) = self.messages.try_recv() {
             self.take_message(asker, message);
@@ -219,7 +219,7 @@ impl Engine {
         }
     }
 
-    /// Begin one call and take one turn; whether there was anything to do.
+    /// Begin one call and run one turn; whether there was anything to do.
     fn advance(&mut self) -> bool {
         let mut busy = false;
         if let Some((asker, call)) = self.state.inbox.next_again() {

@@ -42,7 +42,7 @@ impl RecentLooks {
         self.add_weight(pod, 1.0 + tasks as f64 / TASKS_PER_UNIT, now);
     }
 
-    /// Count steps that were taken for the pod's instance.
+    /// Count steps that were applied for the pod's instance.
     pub(super) fn add_steps(&mut self, pod: &PodUid, steps: u32, now: Instant) {
         self.add_weight(pod, f64::from(steps) / STEPS_PER_UNIT, now);
     }

@@ -250,7 +250,7 @@ fn log(pod: &PodUid, last: &LoggedInstance, messages: Vec<Message>) {
             ),
             Message::Restored => about!(
                 info, journal::WHOLE, pod, STELIA_CPUSET = %last.cpus,
-                "pod {pod} is no longer degraded"
+                "the problem of pod {pod} is over"
             ),
         }
     }

@@ -1,5 +1,5 @@
 //! The loop that owns the state and changes the system. An event marks what may be out of date; a turn reads just that, plans
-//! for the instances concerned and takes the steps. The audit alone reads everything, a few instances a turn.
+//! for the instances concerned and applies the steps. The audit alone reads everything, a few instances a turn.
 //!
 //! | file | its job |
 //! |---|---|
@@ -14,7 +14,7 @@
 //! | `delayed_condition`, `kvm_threads` | conditions that count after a delay; threads that KVM makes after the guest has started |
 //! | `vmm_exit` | the exit of a VMM whose container's own cgroup is the partition |
 //! | `turn`, `pass`, `pass_log` | one turn; the turns from the first with work to the last, and what they did |
-//! | `apply`, `systemd_calls` | taking steps; those that systemd takes, without waiting for it |
+//! | `apply`, `systemd_calls` | applying steps; those that systemd applies, without waiting for it |
 //! | `move_tasks` | moving and pinning tasks, only those of the instance and its container |
 //! | `retries` | how often an instance or a shared step is tried in a row, and how long it then rests |
 //! | `calls` | each call in its own file: what it checks and records, and when it is answered |

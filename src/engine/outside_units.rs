@@ -1,4 +1,4 @@
-//! CPUs that are taken from units outside stelia.slice and from the kernel's unbound workers, and the records by which
+//! CPUs that are withheld from units outside stelia.slice and from the kernel's unbound workers, and the records by which
 //! they are given back.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,37 +10,37 @@ use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional, re
 use stelia_kernel::{System, workqueue};
 use stelia_koordinator::allocator::CpuSource;
 
-/// The attribute of stelia.slice that keeps which CPUs were taken from the kernel's unbound workers.
-pub(super) const TAKEN: &str = "worker-cpus";
+/// The attribute of stelia.slice that keeps which CPUs are withheld from the kernel's unbound workers.
+pub(super) const WITHHELD: &str = "worker-cpus";
 
-/// The kernel's unbound workers, which are to be kept off the CPUs `closed`. `known`: what is recorded as taken from them, where
+/// The kernel's unbound workers, which are to be kept off the CPUs `closed`. `known`: what is recorded as withheld from them, where
 /// that need not be read.
 pub(super) fn workers(system: &System, closed: &CpuSet, known: Option<CpuSet>) -> Result<Option<Workers>, CgroupError> {
     let Some(now) = workqueue::in_force(&system.sys)? else {
         return Ok(None);
     };
-    let taken = match known {
+    let withheld = match known {
         Some(known) => known,
-        None => taken(&*system.cgroups)?,
+        None => withheld(&*system.cgroups)?,
     };
     // What the kernel keeps them off by itself matters only when CPUs are to be given back.
-    let isolated = if taken.is_subset(closed) {
+    let isolated = if withheld.is_subset(closed) {
         CpuSet::new()
     } else {
         workqueue::isolated(&system.sys)?
     };
     Ok(Some(Workers {
         cpus: now,
-        taken,
+        withheld,
         isolated,
     }))
 }
 
-/// What is recorded as taken from the workers.
-pub(super) fn taken(cgroups: &dyn Cgroups) -> Result<CpuSet, CgroupError> {
+/// What is recorded as withheld from the workers.
+pub(super) fn withheld(cgroups: &dyn Cgroups) -> Result<CpuSet, CgroupError> {
     let text = optional(
         cgroups
-            .attribute(&CgroupPath::slice(), TAKEN)
+            .attribute(&CgroupPath::slice(), WITHHELD)
             .map(Option::unwrap_or_default),
     )?;
     Ok(recorded_cpus(&text.unwrap_or_default()))
@@ -55,14 +55,14 @@ pub(super) fn set_on_slice(cgroups: &dyn Cgroups, name: &str, value: &str) -> Re
     cgroups.set_attribute(&slice, name, value)
 }
 
-/// Record again what is taken from workers and units, where stelia.slice was stopped and its attributes are gone with it. Returns whether it was.
+/// Record again what is withheld from workers and units, where stelia.slice was stopped and its attributes are gone with it. Returns whether it was.
 pub(super) fn record_again(cgroups: &dyn Cgroups, snapshot: &Snapshot) -> Result<bool, CgroupError> {
     if cgroups.exists(&CgroupPath::slice()) {
         return Ok(false);
     }
-    let workers = snapshot.slice.workers.as_ref().map(|workers| &workers.taken);
-    let workers = workers.filter(|taken| !taken.is_empty());
-    let workers = workers.map(|taken| (TAKEN.to_owned(), taken.to_string()));
+    let workers = snapshot.slice.workers.as_ref().map(|workers| &workers.withheld);
+    let workers = workers.filter(|withheld| !withheld.is_empty());
+    let workers = workers.map(|withheld| (WITHHELD.to_owned(), withheld.to_string()));
     let saved = snapshot.outside.iter();
     let saved = saved.filter_map(|(unit, now)| Some((saved_attribute(unit), now.saved.as_ref()?.to_string())));
     let all: Vec<(String, String)> = workers.into_iter().chain(saved).collect();

@@ -14,7 +14,7 @@ use stelia_model::Trigger;
 pub struct Numbers {
     /// How often the instance was read; not counted for all.
     pub looks: u32,
-    /// Steps taken, failed ones included.
+    /// Steps applied, failed ones included.
     pub steps: u32,
     /// Writes to cgroup files (cpusets, types, controllers), cgroups made and removed.
     pub writes: u32,

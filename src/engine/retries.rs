@@ -66,7 +66,7 @@ impl<K: Ord + Clone> RetryTable<K> {
         self.0.remove(who);
     }
 
-    /// A turn was taken with `steps` steps, of which some failed.
+    /// A turn was run with `steps` steps, of which some failed.
     pub(super) fn tried(&mut self, who: &K, steps: usize, failures: Vec<String>, now: Instant) {
         let attempts = self.0.entry(who.clone()).or_default();
         attempts.turns += 1;
@@ -84,7 +84,7 @@ impl<K: Ord + Clone> RetryTable<K> {
         }
     }
 
-    /// A turn was taken that removed as many cgroups as one may. Only many of them count as one of the turns in a row.
+    /// A turn was run that removed as many cgroups as one may. Only many of them count as one of the turns in a row.
     pub(super) fn tried_partly(&mut self, who: &K, steps: usize, now: Instant) {
         let attempts = self.0.entry(who.clone()).or_default();
         attempts.parts += 1;
@@ -101,7 +101,7 @@ impl<K: Ord + Clone> RetryTable<K> {
         }
     }
 
-    /// End its rest because float is to have these CPUs, once for the same CPUs: if float does not take them, the rest that follows is whole.
+    /// End its rest because float is to have these CPUs, once for the same CPUs: if float does not get them, the rest that follows is whole.
     pub(super) fn wake_for(&mut self, who: &K, float: CpuSet) {
         if let Some(attempts) = self
             .0

@@ -129,15 +129,15 @@ impl SystemdCalls {
         self.running.values().map(Call::slow_at).min()
     }
 
-    /// Take a step that is systemd's.
-    pub(super) fn take(&mut self, system: &System, Planned { whom, step }: Planned) {
+    /// Have systemd apply a step.
+    pub(super) fn apply(&mut self, system: &System, Planned { whom, step }: Planned) {
         let Some(unit) = step.systemd_unit().map(str::to_owned) else {
             return;
         };
         self.running.insert(unit.clone(), Call::beginning(SLOW_CALL_TIME));
         let (system, sender) = (system.clone(), self.sender.clone());
         self.runtime.spawn(async move {
-            let result = take(&system, &step).await;
+            let result = apply(&system, &step).await;
             let _ = sender.send(Done::Unit { unit, whom, result });
         });
     }
@@ -166,7 +166,7 @@ impl SystemdCalls {
     }
 }
 
-async fn take(system: &System, step: &Step) -> Result<(), Error> {
+async fn apply(system: &System, step: &Step) -> Result<(), Error> {
     let systemd = &system.systemd;
     match step {
         Step::Limit(unit, limits) => systemd.limit(unit, limits).await.map_err(Error::failed),

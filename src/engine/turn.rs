@@ -1,5 +1,5 @@
-//! One turn: read what may be out of date, plan for the instances concerned, take the steps. A turn is bounded; between two
-//! turns calls and events are taken in.
+//! One turn: read what may be out of date, plan for the instances concerned, apply the steps. A turn is bounded; between two
+//! turns calls and events are received.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -68,7 +68,7 @@ impl EngineState {
         self.retries.waiting.extend(waits.keys().cloned());
         let plan = self.plan(&assessed, &waits, shared);
         let passing = |pod: &PodUid| waits.contains_key(pod) && !given_up.contains_key(pod);
-        let settled = self.take(plan, &assessed, passing, now);
+        let settled = self.apply_plan(plan, &assessed, passing, now);
         let resting = whom.iter().filter(|pod| self.retries.instances.rests(pod));
         let others = gone.iter().chain(resting).cloned().map(Whom::Instance);
         self.answer(settled.into_iter().chain(others).collect());
@@ -232,8 +232,8 @@ impl EngineState {
         steps
     }
 
-    /// Take the steps. `passing`: the instance waits for what others end. Returns the settled: no step remains, or none can be taken now.
-    fn take(
+    /// Apply the steps. `passing`: the instance waits for what others end. Returns the settled: no step remains, or none can be applied now.
+    fn apply_plan(
         &mut self,
         steps: Vec<Planned>,
         assessed: &BTreeMap<PodUid, Assessment>,
@@ -256,7 +256,7 @@ impl EngineState {
                 _ => {}
             }
         }
-        // Such a step was planned alone: plan again once it is taken.
+        // Such a step was planned alone: plan again once it is applied.
         if steps.iter().any(|planned| planned.step.comes_first()) {
             self.dirty.plan.extend(assessed.keys().cloned());
             self.dirty.shared = true;
@@ -271,12 +271,12 @@ impl EngineState {
             }
         }
         for planned in systemds {
-            self.systemd_calls.take(&self.system, planned);
+            self.systemd_calls.apply(&self.system, planned);
         }
         let mut settled = BTreeSet::new();
         for whom in assessed.keys().cloned().map(Whom::Instance).chain([Whom::Node]) {
             if let Some(outcome) = outcomes.get(&whom) {
-                self.took(&whom, outcome, now);
+                self.applied(&whom, outcome, now);
                 continue;
             }
             let goes_on = match &whom {
@@ -320,7 +320,7 @@ impl EngineState {
         lasting.map(|(pod, wait)| (pod.clone(), *wait)).collect()
     }
 
-    /// A shared step was taken, or failed: plan again for the instances that wait for one.
+    /// A shared step was applied, or failed: plan again for the instances that wait for one.
     pub(super) fn shared_changed(&mut self) {
         for pod in std::mem::take(&mut self.retries.waiting) {
             // Files of its scope come with the slice's controllers.
@@ -341,8 +341,8 @@ impl EngineState {
         self.shared_changed();
     }
 
-    /// Count the steps taken, and mark what they changed.
-    fn took(&mut self, whom: &Whom, outcome: &StepOutcome, now: Instant) {
+    /// Count the applied steps, and mark what they changed.
+    fn applied(&mut self, whom: &Whom, outcome: &StepOutcome, now: Instant) {
         self.passes.count(whom, outcome.did);
         let Whom::Instance(pod) = whom else {
             for (subject, error) in &outcome.subjects {

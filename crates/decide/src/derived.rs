@@ -16,7 +16,7 @@ use super::float::{until_attached, with_spare};
 use super::home::{float_cpus, float_must_leave};
 use super::partition_kind::pinned;
 use super::steps::{Inputs, ThreadPlacement, current_placement, must_float, thread_placement};
-use super::totals::{Of, Totals};
+use super::totals::{Total, Totals};
 use super::{Instance, Snapshot, ThreadedCgroup, allocator};
 
 /// What is derived from a snapshot once, for all instances.
@@ -34,7 +34,7 @@ pub struct Derived {
     online: CpuSet,
     totals: Totals,
     pools: Option<Pools>,
-    /// The CPUs that floats may run on. When this changes, other instances are concerned: see [`Self::replace`].
+    /// The CPUs that floats may run on. When this changes, other instances are concerned: see [`Self::follow_instance`].
     open: Open,
 }
 
@@ -82,7 +82,7 @@ pub struct Blocked {
 impl Blocked {
     fn of(snapshot: &Snapshot, facts: &Derived, instance: &Instance) -> Option<Self> {
         let needed = instance.needed();
-        if needed.is_disjoint(facts.totals().cpus(Of::Listed)) {
+        if needed.is_disjoint(facts.totals().cpus(Total::Listed)) {
             return None;
         }
         let has = |other: &&Instance| !other.listed().is_disjoint(&needed);
@@ -226,8 +226,9 @@ impl Derived {
         facts
     }
 
-    /// Follow one instance that changed, came or went in a snapshot that is otherwise the same.
-    pub fn replace(
+    /// Follow one instance that changed, came or went, from `before` to `now`, in a snapshot that is otherwise the same. The result equals
+    /// [`Self::of`] that snapshot, mostly without summing all instances again. Returns whose plan may differ.
+    pub fn follow_instance(
         &mut self,
         snapshot: &Snapshot,
         policies: &Policies,
@@ -235,34 +236,35 @@ impl Derived {
         now: Option<&Instance>,
     ) -> Concerned {
         let mut totals = std::mem::take(&mut self.totals);
-        let kinds = [Of::Owned, Of::OwnedButLsr, Of::Recorded, Of::RecordedLsr];
-        let owned = |totals: &Totals| kinds.map(|kind| totals.cpus(kind).clone());
-        let had = owned(&totals);
-        let (was_given, is_given) = [before, now]
+        // What the pools depend on: see `divide`.
+        let kinds = [Total::Owned, Total::OwnedButLsr, Total::Recorded, Total::RecordedLsr];
+        let for_pools = |totals: &Totals| kinds.map(|kind| totals.cpus(kind).clone());
+        let for_pools_before = for_pools(&totals);
+        let (given_before, given_now) = [before, now]
             .map(|one| one.and_then(|one| cpus_from_kubelet(snapshot, one)))
             .into();
-        // Whoever else has CPUs that kubelet gives this one is evicted by it. Both the totals before and those after tell of others: this change
-        // may begin an eviction or end one.
-        let regiven = was_given != is_given;
-        let others_have = |totals: &Totals| {
-            let mut given = was_given.iter().chain(&is_given);
+        // An instance evicts others that have CPUs which kubelet gives it. The change may begin an eviction or end one, so both the totals
+        // before it and those after it are asked.
+        let gift_changed = given_before != given_now;
+        let evicts_others = |totals: &Totals| {
+            let mut given = given_before.iter().chain(&given_now);
             given.any(|(_, cpus)| totals.is_contested(cpus))
         };
-        let had_evicted = regiven && others_have(&totals);
-        // Whoever is to have CPUs that this one's cgroups have waits for it.
+        let evicted_others = gift_changed && evicts_others(&totals);
+        // Others that are to have CPUs which this one's cgroups have wait for it.
         let mut awaited = before.is_some_and(|before| totals.is_awaited(before));
-        totals.replace(snapshot, self, before, now);
+        totals.follow_instance(snapshot, self, before, now);
         awaited |= now.is_some_and(|now| totals.is_awaited(now));
-        if regiven && (had_evicted || others_have(&totals)) {
-            // Evictions are in the totals too.
+        if gift_changed && (evicted_others || evicts_others(&totals)) {
+            // What the other instances add to the totals depends on whether they are evicted.
             *self = Self::of(snapshot, policies);
             return Concerned::Everyone;
         }
-        was_given.iter().for_each(|(pod, _)| drop(self.given.remove(pod)));
-        self.given.extend(is_given);
-        let changed = owned(&totals) != had;
+        given_before.iter().for_each(|(pod, _)| drop(self.given.remove(pod)));
+        self.given.extend(given_now);
+        let pools_may_differ = for_pools(&totals) != for_pools_before;
         self.totals = totals;
-        if !changed {
+        if !pools_may_differ {
             return Concerned::everyone_if(awaited);
         }
         let open = self.open.clone();
@@ -303,14 +305,14 @@ impl Derived {
         &self.totals
     }
 
-    /// The CPUs that must be taken out of the mask of the kernel's unbound workers.
+    /// The CPUs that the mask of the kernel's unbound workers must be without.
     pub fn closed_to_workers(&self) -> &CpuSet {
-        self.totals.cpus(Of::Root)
+        self.totals.cpus(Total::RootPartitions)
     }
 
     /// Whether any instance is pinned: no partition protects its CPUs.
     pub fn has_pinned(&self) -> bool {
-        !self.totals.cpus(Of::Pinned).is_empty()
+        !self.totals.cpus(Total::Pinned).is_empty()
     }
 
     pub(crate) fn online(&self) -> &CpuSet {

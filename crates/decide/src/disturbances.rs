@@ -92,7 +92,7 @@ struct InterruptSamples {
 }
 
 impl FiringInterrupts {
-    /// Take in an answer. What it does not name is forgotten.
+    /// Follow an answer. What it does not name is forgotten.
     pub fn record(&mut self, quiet: &Quiet) {
         let remaining = &quiet.report.remaining;
         let named = |key: &(u32, String)| remaining.iter().any(|one| (one.irq, &one.name) == (key.0, &key.1));

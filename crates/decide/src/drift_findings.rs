@@ -46,20 +46,20 @@ pub fn of_slice(before: &Slice, now: &Slice) -> Vec<Finding> {
         differ("cpuset.cpus.exclusive of stelia.slice", &was, &is);
     }
     if let (Some(was), Some(is)) = (&before.workers, &now.workers)
-        && !is.cpus.is_disjoint(&was.taken.difference(&was.cpus))
+        && !is.cpus.is_disjoint(&was.withheld.difference(&was.cpus))
     {
         differ("cpumask of the kernel's unbound workers", &was.cpus, &is.cpus);
     }
     findings
 }
 
-/// CPUs of instances in place that another program took out of the list of the cgroup that all pods are in.
+/// CPUs of instances in place that another program removed from the list of the cgroup that all pods are in.
 pub fn of_kubepods(before: Option<&Level>, now: Option<&Level>) -> Option<Finding> {
     let (before, now) = (before?, now?);
     // What this program records about it changes with the list, and only by its own hand. The file itself goes with the last pod.
-    let taken = !now.ours.is_empty() && before.ours == now.ours && before.has(&now.ours) && !now.has(&now.ours);
+    let removed = !now.ours.is_empty() && before.ours == now.ours && before.has(&now.ours) && !now.has(&now.ours);
     let list = |level: &Level| level.exclusive.clone().unwrap_or_default().to_string();
-    taken.then(|| Finding {
+    removed.then(|| Finding {
         whom: Whom::Node,
         what: format!("cpuset.cpus.exclusive of {}", now.path.name()),
         expected: list(before),

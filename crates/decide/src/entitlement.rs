@@ -217,7 +217,7 @@ pub(crate) fn eviction(
             let assigned = assigned_to_other(state, facts, record, cpus);
             return assigned.or_else(|| facts.assigned_to(&record.pod, cpus));
         }
-        // CPUs that are in this entry and in another pod's are kubelet's contradiction: nothing is taken from either.
+        // CPUs that are in this entry and in another pod's are kubelet's contradiction: neither loses them.
         let outside = entry(state, record).map_or_else(|| cpus.clone(), |entry| cpus.difference(entry));
         assigned_to_other(state, facts, record, &outside)
     };
@@ -246,6 +246,8 @@ pub(crate) fn must_leave(snapshot: &Snapshot, facts: &Derived, instance: &Instan
 
 #[cfg(test)]
 mod tests {
+    use stelia_koordinator::allocator::CpuSource;
+    use stelia_model::record::Phase;
     use stelia_model::record::testing::record;
 
     use super::*;
@@ -316,6 +318,74 @@ mod tests {
             own: fewer,
         };
         assert_eq!(of(&snapshot), at_once);
+    }
+
+    /// One with CPUs 2-3 that steliad chose.
+    fn allocated() -> Snapshot {
+        let mut snapshot = isolated();
+        snapshot.first_mut().record.allocation = stelia_model::record::testing::allocated().allocation;
+        snapshot.kubelet.as_mut().unwrap().entries.clear();
+        snapshot
+    }
+
+    #[test]
+    fn of_cpus_that_steliad_chose_those_to_keep_remain_once_the_vcpus_fit() {
+        let cpus = |text: &str| text.parse::<CpuSet>().unwrap();
+        let of = |keeps: &str, change: fn(&mut Snapshot)| {
+            let mut snapshot = allocated();
+            snapshot.to_keep.insert(record().pod, cpus(keeps));
+            change(&mut snapshot);
+            entitlement(&snapshot, &snapshot.facts(), snapshot.first())
+        };
+        let shrinks = Entitlement::Shrinks(Shrink {
+            entry: cpus("2"),
+            from: 2,
+            to: 1,
+        });
+        let changed = Entitlement::Changed {
+            entry: cpus("2"),
+            own: cpus("2"),
+        };
+        assert_eq!(of("2", |_| {}), shrinks);
+        assert_eq!(of("2", |one| one.first_mut().vcpus[1] = None), changed);
+        assert_eq!(of("2", |one| one.first_mut().record.phase = Phase::Floating), changed);
+        let overdue = |one: &mut Snapshot| one.unplug_overdue.extend([record().pod]);
+        assert_eq!(of("2", overdue), Entitlement::Same);
+        assert_eq!(of("2-3", |_| {}), Entitlement::Same);
+        assert_eq!(of("2,5", |_| {}), Entitlement::Same);
+        assert_eq!(of("2", |one| one.to_keep.clear()), Entitlement::Same);
+    }
+
+    #[test]
+    fn cpus_that_steliad_chose_are_left_to_whom_kubelet_gave_them() {
+        let evicted = |snapshot: &Snapshot| {
+            let instance = snapshot.instances.get(&record().pod).unwrap();
+            let eviction = eviction(snapshot, &snapshot.facts(), instance, &Entitlement::Same)?;
+            Some((eviction.cpus.to_string(), eviction.to.to_string(), eviction.lasts))
+        };
+        let by_other = |list: &str| Some((list.to_owned(), OTHER.to_owned(), true));
+        let mut snapshot = allocated();
+        assert_eq!(evicted(&snapshot), None);
+        let state = snapshot.kubelet.as_mut().unwrap();
+        let containers = state.entries.entry(PodUid::parse(OTHER).unwrap()).or_default();
+        containers.insert("x".into(), "3-4".parse().unwrap());
+        assert_eq!(evicted(&snapshot), by_other("3"));
+        snapshot.kubelet = Err("it is damaged".into());
+        assert_eq!(evicted(&snapshot), None);
+        // kubelet gave them before its policy became "none", and has no entry any more.
+        let mut snapshot = allocated();
+        snapshot.source = CpuSource::Steliad;
+        let mut other = instance();
+        other.record.pod = PodUid::parse(OTHER).unwrap();
+        other.record.exclusive = "2".parse().unwrap();
+        snapshot.put(other.clone());
+        assert_eq!(evicted(&snapshot), by_other("2"));
+        other.populated = false;
+        snapshot.put(other.clone());
+        assert_eq!(evicted(&snapshot), None);
+        (other.populated, other.record.exclusive) = (true, "4".parse().unwrap());
+        snapshot.put(other);
+        assert_eq!(evicted(&snapshot), None);
     }
 
     #[test]

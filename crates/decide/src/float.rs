@@ -103,16 +103,19 @@ pub(crate) fn until_attached(
 mod tests {
     use proptest::prelude::*;
     use stelia_cpus::testing::{Shape, shapes};
-    use stelia_model::record::Home;
-    use stelia_model::record::Record;
+    use stelia_model::record::{Home, Record};
     use stelia_settings::Policies;
 
     use super::*;
-    use crate::InstanceCgroup;
     use crate::testing::{instance, snapshot};
 
     fn cpus(text: &str) -> CpuSet {
         text.parse().unwrap()
+    }
+
+    fn vcpu(instance: &mut Instance) -> &mut ThreadedCgroup {
+        let inner = instance.inner.get_or_insert_default();
+        inner.vcpu.get_or_insert_default()
     }
 
     #[test]
@@ -231,22 +234,17 @@ mod tests {
         let chosen = with_more.assess(&policies, with_more.instances.values().next().unwrap());
         assert_eq!(chosen.float, Some(cpus("0-3")));
         // One that has vCPUs, had some, leaves, or runs already never has them.
-        let changes: [fn(&mut Instance); 6] = [
+        let changes: [fn(&mut Instance); 10] = [
             |one| one.record.phase = Phase::Attaching,
             |one| one.record.phase = Phase::Leaving,
             |one| one.record.home = Home::InPlace,
             |one| one.scope_exclusive = cpus("2-3"),
             |one| one.record.vcpus = stelia_model::record::testing::record().vcpus,
-            |one| {
-                let vcpu = ThreadedCgroup {
-                    partition: "root".into(),
-                    ..ThreadedCgroup::default()
-                };
-                one.inner = Some(InstanceCgroup {
-                    vcpu: Some(vcpu),
-                    ..InstanceCgroup::default()
-                });
-            },
+            |one| one.record.adopted = stelia_model::record::testing::adopted().adopted,
+            |one| one.inner.get_or_insert_default().exclusive = cpus("2-3"),
+            |one| vcpu(one).exclusive = cpus("2-3"),
+            |one| vcpu(one).threads = vec![50],
+            |one| vcpu(one).partition = "root".into(),
         ];
         for (number, change) in changes.iter().enumerate() {
             let mut other = waiting.clone();

@@ -51,9 +51,10 @@ impl Tally {
     }
 }
 
-/// Which CPUs of the instances are counted.
+/// Which CPUs of each instance are added up. [`Totals::cpus`] is the union over all instances: `cpus(Total::HeldInSlice)` are the CPUs that some
+/// scope has in its exclusive list.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Of {
+pub(crate) enum Total {
     /// Every instance's exclusive CPUs: those it is to have, and those its vCPUs have not left yet.
     Owned,
     /// The same without those of LSR instances, on which BE may run.
@@ -61,14 +62,14 @@ pub(crate) enum Of {
     /// Recorded exclusive CPUs of every class but LSR.
     Recorded,
     RecordedLsr,
-    /// The exclusive lists of instances in stelia.slice whose partition is in force or about to be made.
-    Growing,
+    /// The partitions, in force or about to be made, of instances in stelia.slice.
+    PartitionsInSlice,
     /// The same of instances in place.
-    GrowingInPlace,
-    /// The lists of partitions of kind `root`, which do not keep the kernel's unbound workers off: these CPUs must be taken out of the workers' mask.
-    Root,
+    PartitionsInPlace,
+    /// The partitions of kind `root`, which do not keep the kernel's unbound workers off: the workers' mask must be without these CPUs.
+    RootPartitions,
     /// `cpuset.cpus.exclusive` of the scopes.
-    Held,
+    HeldInSlice,
     /// `cpuset.cpus.exclusive` of the containers of instances in place.
     HeldInPlace,
     /// The exclusive CPUs of pinned instances, which no partition protects.
@@ -79,7 +80,7 @@ pub(crate) enum Of {
     Evicted,
 }
 
-const SETS: usize = Of::Evicted as usize + 1;
+const SETS: usize = Total::Evicted as usize + 1;
 
 /// What one instance adds to the totals.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -95,21 +96,21 @@ impl Contribution {
     fn of(snapshot: &Snapshot, facts: &Derived, instance: &Instance) -> Self {
         let record = &instance.record;
         let mut cpus: [CpuSet; SETS] = Default::default();
-        let mut set = |of: Of, list: CpuSet| cpus[of as usize] = list;
+        let mut set = |total: Total, list: CpuSet| cpus[total as usize] = list;
         if record.qos() == Some(Qos::Lsr) {
-            set(Of::RecordedLsr, record.exclusive.clone());
+            set(Total::RecordedLsr, record.exclusive.clone());
         } else {
-            set(Of::OwnedButLsr, instance.owned());
-            set(Of::Recorded, record.exclusive.clone());
+            set(Total::OwnedButLsr, instance.owned());
+            set(Total::Recorded, record.exclusive.clone());
         }
-        set(Of::Owned, instance.owned());
+        set(Total::Owned, instance.owned());
         let above = instance.above();
-        let (growing, held) = match above {
-            Above::Slice => (Of::Growing, Of::Held),
-            Above::Kubepods => (Of::GrowingInPlace, Of::HeldInPlace),
+        let (partitions, held) = match above {
+            Above::Slice => (Total::PartitionsInSlice, Total::HeldInSlice),
+            Above::Kubepods => (Total::PartitionsInPlace, Total::HeldInPlace),
         };
         set(held, instance.scope_exclusive.clone());
-        set(Of::Listed, instance.listed());
+        set(Total::Listed, instance.listed());
         if !instance.populated {
             return Self {
                 cpus,
@@ -118,18 +119,18 @@ impl Contribution {
         }
         let placement = current_placement(snapshot, facts, instance);
         if placement == ThreadPlacement::Float && record.phase.has_vcpus() {
-            set(Of::Evicted, record.exclusive.clone());
+            set(Total::Evicted, record.exclusive.clone());
         }
         if placement == ThreadPlacement::Hold {
             // Until the kernel has made the partition that is asked for again, nothing else keeps tasks off.
             if !record.has_partition() || record.phase == Phase::Pinned {
-                set(Of::Pinned, record.exclusive.clone());
+                set(Total::Pinned, record.exclusive.clone());
             }
             if record.has_partition() {
-                set(growing, growing_list(instance));
+                set(partitions, growing_list(instance));
             }
             if record.partition == Partition::Root {
-                set(Of::Root, growing_list(instance));
+                set(Total::RootPartitions, growing_list(instance));
             }
         }
         // In place nothing of the pod's is carried to stelia.slice.
@@ -173,7 +174,7 @@ impl Totals {
     }
 
     /// Follow one instance that changed, came or went.
-    pub(super) fn replace(
+    pub(super) fn follow_instance(
         &mut self,
         snapshot: &Snapshot,
         facts: &Derived,
@@ -209,13 +210,14 @@ impl Totals {
         self.huge_pages -= usize::from(share.huge_pages);
     }
 
-    pub(crate) fn cpus(&self, of: Of) -> &CpuSet {
-        &self.cpus[of as usize].cpus
+    /// The union over all instances.
+    pub(crate) fn cpus(&self, total: Total) -> &CpuSet {
+        &self.cpus[total as usize].cpus
     }
 
     /// Whether more than one instance has any of these CPUs.
     pub(super) fn is_contested(&self, cpus: &CpuSet) -> bool {
-        let counts = &self.cpus[Of::Owned as usize].counts;
+        let counts = &self.cpus[Total::Owned as usize].counts;
         cpus.iter()
             .any(|cpu| counts.get(cpu as usize).is_some_and(|count| *count > 1))
     }
@@ -223,29 +225,34 @@ impl Totals {
     /// Whether other instances are to have any of the CPUs that the cgroups of this one have.
     pub(super) fn is_awaited(&self, instance: &Instance) -> bool {
         let wanted = |cpu: u32| {
-            let of = |of: Of| self.cpus[of as usize].counts.get(cpu as usize).copied().unwrap_or(0);
-            of(Of::Recorded) + of(Of::RecordedLsr) > u32::from(instance.record.exclusive.contains(cpu))
+            let count = |total: Total| self.cpus[total as usize].counts.get(cpu as usize).copied().unwrap_or(0);
+            count(Total::Recorded) + count(Total::RecordedLsr) > u32::from(instance.record.exclusive.contains(cpu))
         };
         instance.listed().iter().any(wanted)
     }
 
     pub(crate) fn owned(&self) -> &CpuSet {
-        self.cpus(Of::Owned)
+        self.cpus(Total::Owned)
     }
 
     /// The CPUs that a float of this class must not include: every instance's, except that BE may run on LSR's.
     pub(crate) fn closed_to(&self, qos: Option<Qos>) -> &CpuSet {
         match qos {
-            Some(Qos::Be) => self.cpus(Of::OwnedButLsr),
-            _ => self.cpus(Of::Owned),
+            Some(Qos::Be) => self.cpus(Total::OwnedButLsr),
+            _ => self.cpus(Total::Owned),
         }
     }
 
     /// CPUs that are kept for instances which must float, and that no instance runs on or is about to run on.
     pub(super) fn kept_idle(&self) -> CpuSet {
-        let in_use = [Of::Listed, Of::Growing, Of::GrowingInPlace, Of::Pinned];
-        in_use.iter().fold(self.cpus(Of::Evicted).clone(), |idle, of| {
-            idle.difference(self.cpus(*of))
+        let in_use = [
+            Total::Listed,
+            Total::PartitionsInSlice,
+            Total::PartitionsInPlace,
+            Total::Pinned,
+        ];
+        in_use.iter().fold(self.cpus(Total::Evicted).clone(), |idle, total| {
+            idle.difference(self.cpus(*total))
         })
     }
 

@@ -59,7 +59,7 @@ pub fn validated(snapshot: &Snapshot, mut instance: Instance, known: &LiveState)
 fn believed_cpus(snapshot: &Snapshot, instance: &Instance, known: &LiveState) -> Result<(CpuSet, CpuSet), String> {
     let record = &instance.record;
     let recorded = || (record.exclusive.clone(), record.spare.clone());
-    // CPUs that the kernel has in the partition already are taken from nobody by this.
+    // CPUs that the kernel has in the partition already are lost by nobody because of this.
     let in_force = record.exclusive.is_subset(&known.in_force) && record.spare.is_subset(&instance.origin_cpus);
     let stands = in_force || instance.behaviour().protects_record();
     if record.allocation.is_some() {
@@ -106,13 +106,13 @@ fn unclaimed(snapshot: &Snapshot, instance: &Instance) -> Result<(), String> {
         .instances
         .values()
         .filter(|other| other.record.pod != record.pod);
-    let mut taken: CpuSet = others
+    let mut of_others: CpuSet = others
         .flat_map(|other| other.owned().iter().collect::<Vec<_>>())
         .collect();
     if let Ok(state) = &snapshot.kubelet {
-        taken.union_with(&state.assigned());
+        of_others.union_with(&state.assigned());
     }
-    let twice = record.own().intersection(&taken);
+    let twice = record.own().intersection(&of_others);
     if twice.is_empty() {
         Ok(())
     } else {
@@ -210,6 +210,26 @@ mod tests {
                     "{less}"
                 );
             }
+        }
+    }
+
+    /// Root alone can write it.
+    #[test]
+    fn the_record_of_a_scope_is_believed_without_an_entry_or_a_partition() {
+        for broken in [false, true] {
+            let (mut snapshot, mut instance) = found(None);
+            instance.record.home = Home::Scope;
+            instance.tree = Tree::of(&instance.record);
+            for now in instance.vcpus.iter_mut().flatten() {
+                now.cgroup = instance.tree.vcpu().clone();
+            }
+            if broken {
+                snapshot.kubelet = Err("broken".into());
+            }
+            assert_eq!(
+                exclusive(validated(&snapshot, instance, &LiveState::default())),
+                Ok("2-3".into())
+            );
         }
     }
 

@@ -221,7 +221,7 @@ pub(crate) enum Command {
     },
     /// Move VMs to better CPUs while they run
     ///
-    /// Waits until all moves are made. Where kubelet assigned the CPUs, only a restart gives a VM others.
+    /// Waits until all moves are made. Where kubelet assigned the CPUs, a VM gets others only when its pod is recreated.
     Rebalance {
         /// Move only this VM, given as namespace/name, name or UID. Default: all
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]

@@ -58,7 +58,7 @@ pub(super) trait Call: Any + Send {
 /// What a call waits for that has begun. Each of these methods ends in [`EngineState::finish`], which lets the next call of its pod begin, or in
 /// another wait.
 pub(super) trait Goal: Any + Send {
-    /// No step remains for the instance, or none can be taken now.
+    /// No step remains for the instance, or none can be applied now.
     fn settle(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker);
 
     /// The instance is gone.
@@ -119,7 +119,7 @@ pub(super) struct Calls {
 /// What answers a call that concerns every instance; it is given the numbers from before the call.
 pub(super) type SweepAnswer = Box<dyn FnOnce(&EngineState, Numbers) + Send>;
 
-/// A call that concerns every instance: it is answered once none of `pending` has a step that could be taken now.
+/// A call that concerns every instance: it is answered once none of `pending` has a step that could be applied now.
 pub(super) struct Sweep {
     pub(super) pending: BTreeSet<Whom>,
     pub(super) before: Numbers,
@@ -212,7 +212,7 @@ impl EngineState {
         taken
     }
 
-    /// Go on with the calls of those that are settled: no step remains, or none can be taken now.
+    /// Go on with the calls of those that are settled: no step remains, or none can be applied now.
     pub(super) fn answer(&mut self, settled: BTreeSet<Whom>) {
         for pod in settled.iter().filter_map(Whom::pod) {
             for Waiting { asker, goal } in self.calls.by_pod.remove(pod).into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! Preview: everything is read and planned, and no step is taken.
+//! Preview: everything is read and planned, and no step is applied.
 
 use stelia_api::{Error, ErrorKind, Reason, ReasonCode};
 use stelia_decide::{Assessment, Derived, Instance, Whom};
@@ -32,7 +32,7 @@ impl Call for PreviewCall {
 }
 
 impl EngineState {
-    /// Read everything and plan, without taking a step.
+    /// Read everything and plan, without applying a step.
     fn preview(&mut self) -> Result<Preview, Error> {
         let policies = &self.settings.policies;
         let kubelet = self.picture.kubelet.clone();
@@ -51,6 +51,7 @@ impl EngineState {
             let failures = failures.map(|text| Reason::of(pod, ReasonCode::StepFailed, text));
             let reasons = assess(instance).degraded.into_iter().chain(failures);
             reasons
+                .map(|reason| reason.naming(instance.pod_name.as_ref()))
                 .map(|reason| (Whom::Instance(pod.clone()), reason))
                 .collect::<Vec<_>>()
         });

@@ -79,8 +79,9 @@ impl EngineState {
             self.picture.find(pod).ok_or_else(|| no_instance(pod))?;
         }
         if rebind::is_up_to_kubelet(snapshot) {
-            return Err(ErrorKind::InvalidArgument
-                .because("kubelet chooses the CPUs of this node's VMs: a VM gets others only at a restart"));
+            return Err(ErrorKind::InvalidArgument.because(
+                "kubelet chooses the CPUs of this node's VMs: a VM gets others only when its pod is recreated",
+            ));
         }
         let moves = rebind::all(snapshot, &self.settings.policies, &scope);
         let planned = moves.iter().map(job_move).collect();

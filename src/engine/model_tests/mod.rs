@@ -411,7 +411,7 @@ impl Node {
             Step::Confine(..) => lost.is_empty(),
             Step::KeepWorkersOff(closed) => {
                 let workers = snapshot.slice.workers.as_ref().unwrap();
-                let given_back = workers.taken.difference(closed);
+                let given_back = workers.withheld.difference(closed);
                 given_back.is_empty() || !given_back.is_subset(&lost) || !workers.cpus.is_disjoint(closed)
             }
             _ => true,

@@ -63,6 +63,29 @@ async fn the_lists_above_the_partition_are_set_right_too() {
 }
 
 #[tokio::test]
+async fn what_was_written_while_the_slice_could_not_be_read_is_no_drift() {
+    let mut node = Node::new();
+    let (pod, _) = node.isolated(1, "2-3").await;
+    let slice = CgroupPath::slice();
+    node.model.set_unreadable(Some(&slice));
+    node.model.kill_pod(&pod).unwrap();
+    node.checkpoint.release(&pod.uid).unwrap();
+    node.quiet().await;
+    assert_eq!(node.read(&slice, File::CpusExclusive), "");
+    let drift = async || {
+        node.catch_up().await;
+        node.handle.view().counters.drift_found
+    };
+    assert_eq!(drift().await, 0);
+    node.model.set_unreadable(None);
+    assert_eq!(drift().await, 0);
+    // The mark ends with the first look that succeeds.
+    node.model.meddle(&slice, File::CpusExclusive, "5").unwrap();
+    assert_eq!(drift().await, 1);
+    node.check().await;
+}
+
+#[tokio::test]
 async fn a_late_thread_of_a_vcpu_goes_to_float_and_a_vcpu_that_strayed_comes_back() {
     let mut node = Node::new();
     let (pod, qemu) = node.isolated(1, "2-3").await;

@@ -12,8 +12,8 @@ impl Node {
         node
     }
 
-    /// What stelia.slice's attribute says was taken.
-    fn taken(&self) -> Option<String> {
+    /// What stelia.slice's attribute says is withheld.
+    fn withheld(&self) -> Option<String> {
         let system = self.handle.system();
         system.cgroups.attribute(&CgroupPath::slice(), "worker-cpus").unwrap()
     }
@@ -28,10 +28,10 @@ async fn workers_leave_with_the_partition_and_come_back_when_it_is_gone() {
         (node.phase(&first), node.read(&vcpu(&first), File::Partition)),
         (Some("isolated"), "root".into())
     );
-    assert_eq!((node.workers(), node.taken()), (cpus("0-1,4-7"), Some("2-3".into())));
+    assert_eq!((node.workers(), node.withheld()), (cpus("0-1,4-7"), Some("2-3".into())));
     let (second, _) = node.isolated(1, "6").await;
     assert_eq!(
-        (node.workers(), node.taken()),
+        (node.workers(), node.withheld()),
         (cpus("0-1,4-5,7"), Some("2-3,6".into()))
     );
     node.check().await;
@@ -39,9 +39,9 @@ async fn workers_leave_with_the_partition_and_come_back_when_it_is_gone() {
     node.checkpoint.release(&first.uid).unwrap();
     node.quiet().await;
     node.check().await;
-    assert_eq!((node.workers(), node.taken()), (cpus("0-5,7"), Some("6".into())));
+    assert_eq!((node.workers(), node.withheld()), (cpus("0-5,7"), Some("6".into())));
     node.deregister(&second).await;
-    assert_eq!((node.workers(), node.taken()), (cpus("0-7"), None));
+    assert_eq!((node.workers(), node.withheld()), (cpus("0-7"), None));
 }
 
 #[tokio::test]
@@ -59,7 +59,7 @@ async fn a_daemon_that_comes_back_gives_workers_what_a_vm_left_meanwhile() {
     node.start();
     node.reconcile().await;
     node.check().await;
-    assert_eq!((node.workers(), node.taken()), (cpus("0-7"), None));
+    assert_eq!((node.workers(), node.withheld()), (cpus("0-7"), None));
 }
 
 #[tokio::test]
@@ -131,33 +131,36 @@ async fn workers_stay_away_from_vcpus_that_share_cpus() {
 }
 
 #[tokio::test]
-async fn what_was_taken_from_workers_is_known_after_the_slice_was_stopped() {
+async fn what_is_withheld_from_workers_is_known_after_the_slice_was_stopped() {
     let mut node = Node::older();
     node.settings.policies.tree = TreeChoice::InPlace;
     node.restart().await;
     let (first, _) = node.isolated(0, "2-3").await;
-    assert_eq!((node.workers(), node.taken()), (cpus("0-1,4-7"), Some("2-3".into())));
+    assert_eq!((node.workers(), node.withheld()), (cpus("0-1,4-7"), Some("2-3".into())));
     node.quiet().await;
     // Without a scope in it, that is all that `systemctl stop stelia.slice` does.
     let slice = CgroupPath::slice();
     for _ in 0..2 {
         node.model.remove(&slice).unwrap();
         node.until("it is recorded again", |node| {
-            node.model.exists(&slice) && node.taken().as_deref() == Some("2-3")
+            node.model.exists(&slice) && node.withheld().as_deref() == Some("2-3")
         })
         .await;
         node.quiet().await;
     }
     let (second, _) = node.isolated(1, "6").await;
-    assert_eq!(node.taken(), Some("2-3,6".into()));
+    assert_eq!(node.withheld(), Some("2-3,6".into()));
     node.restart().await;
     for pod in [first, second] {
         node.handle.deregister(pod.uid.clone()).await.unwrap();
     }
     node.quiet().await;
-    assert_eq!((node.workers(), node.taken()), (cpus("0-7"), None));
+    assert_eq!((node.workers(), node.withheld()), (cpus("0-7"), None));
     // The first one that starts without a slice.
     node.model.remove(&slice).unwrap();
     let (third, _) = node.isolated(3, "5").await;
-    assert_eq!((node.phase(&third), node.taken()), (Some("isolated"), Some("5".into())));
+    assert_eq!(
+        (node.phase(&third), node.withheld()),
+        (Some("isolated"), Some("5".into()))
+    );
 }

@@ -43,7 +43,7 @@ pub(super) struct Picture {
     pub(super) problems: Vec<String>,
     online: Vec<u8>,
     outside_is_known: bool,
-    /// The record of what is taken from the kernel's workers may have changed, by this program.
+    /// The record of what is withheld from the kernel's workers may have changed, by this program.
     moved_workers: bool,
     /// Units outside were read once: a former daemon may have restricted them.
     looked_outside: bool,
@@ -218,7 +218,7 @@ impl Picture {
     /// Update the facts for one instance that changed, came or went, and mark the others where that concerns them.
     fn changed(&mut self, policies: &Policies, before: Option<&Instance>, pod: &PodUid, dirty: &mut Dirty) {
         let now = self.snapshot.instances.get(pod);
-        if self.facts.replace(&self.snapshot, policies, before, now) == Concerned::Everyone {
+        if self.facts.follow_instance(&self.snapshot, policies, before, now) == Concerned::Everyone {
             dirty.everyone = true;
             self.node_changed |= self.facts.pools().is_some();
         }
@@ -316,7 +316,7 @@ impl Picture {
         self.snapshot.abandoned = self.bare.iter().cloned().chain(empty).collect();
     }
 
-    /// The step of this subject was taken: nothing is left on that cgroup of kubelet's.
+    /// The step of this subject was applied: nothing is left on that cgroup of kubelet's.
     pub(super) fn cleared(&mut self, subject: &str) {
         let is_it = |step: Step| step.subject() == subject;
         let (pods, containers) = (&mut self.snapshot.with_ours_left, &mut self.snapshot.half_registered);

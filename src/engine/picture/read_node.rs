@@ -26,7 +26,7 @@ pub(in crate::engine) struct NodeReading {
     pub(in crate::engine) findings: Vec<Finding>,
     /// Instances found in scopes and on pods' cgroups, of a former daemon.
     pub(in crate::engine) found: Vec<PodUid>,
-    /// Whether the slice or the units outside were read; not where the slice could not be.
+    /// Whether the slice was read, and the units outside where they were to be: what this program wrote there is known.
     pub(in crate::engine) read_shared: bool,
 }
 
@@ -77,8 +77,8 @@ impl Picture {
             }
         }
         dirty.everyone |= !node.found.is_empty();
-        node.read_shared = dirty.slice || dirty.outside;
-        dirty.shared |= node.read_shared;
+        node.read_shared = dirty.slice;
+        dirty.shared |= dirty.slice || dirty.outside;
         if std::mem::take(&mut dirty.slice) {
             self.look_at_slice(system, &mut node);
         }
@@ -125,23 +125,23 @@ impl Picture {
     }
 
     /// The kernel's unbound workers. Where no instance depends on them they are not read again. If they cannot be read
-    /// they are taken to run anywhere: the step planned for that fails with the reason, and is retried.
+    /// they are assumed to run anywhere: the step planned for that fails with the reason, and is retried.
     fn look_at_workers(&self, system: &System) -> Option<Workers> {
         let known = self.snapshot.slice.workers.clone();
         let closed = self.facts.closed_to_workers();
-        if closed.is_empty() && known.as_ref().is_some_and(|known| known.taken.is_empty()) {
+        if closed.is_empty() && known.as_ref().is_some_and(|known| known.withheld.is_empty()) {
             return known;
         }
         // Only this program writes that record.
-        let known_taken = known
+        let known_withheld = known
             .as_ref()
-            .map(|known| known.taken.clone())
+            .map(|known| known.withheld.clone())
             .filter(|_| !self.moved_workers);
         let unread = || Workers {
             cpus: closed.clone(),
             ..known.unwrap_or_default()
         };
-        outside_units::workers(system, closed, known_taken).unwrap_or_else(|_| Some(unread()))
+        outside_units::workers(system, closed, known_withheld).unwrap_or_else(|_| Some(unread()))
     }
 
     fn look_at_topology(&mut self, system: &System) -> Result<bool, CgroupError> {
@@ -184,6 +184,8 @@ impl Picture {
             node.findings.extend(findings);
             (self.snapshot.outside, self.snapshot.outside_gone) = (outside, gone);
             (self.outside_is_known, self.looked_outside) = (true, true);
+        } else {
+            node.read_shared = false;
         }
     }
 
@@ -192,7 +194,7 @@ impl Picture {
         !self.outside_is_known && self.facts.has_pinned()
     }
 
-    /// The record of what is taken from the kernel's workers is to be read again.
+    /// The record of what is withheld from the kernel's workers is to be read again.
     pub(in crate::engine) fn moved_workers(&mut self) {
         self.moved_workers = true;
     }

@@ -221,7 +221,13 @@ impl Cgroups for Model {
 
     fn read(&self, cgroup: &CgroupPath, file: File) -> Result<String, CgroupError> {
         let what = || format!("read {}", Place(cgroup, file.name()));
-        let read = self.ask(Call::Read, what).read_file(cgroup, file);
+        let state = self.ask(Call::Read, what);
+        let read = if self.daemon.is_some() && state.unreadable.as_ref() == Some(cgroup) {
+            Err(Errno::EIO)
+        } else {
+            state.read_file(cgroup, file)
+        };
+        drop(state);
         let read = read.map_err(|cause| failed(what())(cause))?;
         Ok(self.as_told(cgroup, file, read))
     }

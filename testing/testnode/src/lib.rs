@@ -118,6 +118,8 @@ struct State {
     /// Whether it attempted more.
     cut: bool,
     changes: u32,
+    /// A cgroup whose files the daemon cannot read.
+    unreadable: Option<CgroupPath>,
     /// Chains of forks, in the order in which they were started.
     chains: Vec<Link>,
     call_log: CallLog,

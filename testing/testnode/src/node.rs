@@ -110,6 +110,7 @@ impl Model {
             budget: None,
             cut: false,
             changes: 0,
+            unreadable: None,
             chains: Vec::new(),
             call_log: CallLog::default(),
         };
@@ -183,6 +184,11 @@ impl Model {
         let mut state = self.lock();
         state.hotplug(online.clone())?;
         state.write_sys()
+    }
+
+    /// Lets every read of this cgroup's files by the daemon fail with EIO; `None`: none fails any more.
+    pub fn set_unreadable(&self, cgroup: Option<&CgroupPath>) {
+        self.lock().unreadable = cgroup.cloned();
     }
 
     /// Writes a cgroup file as another program on the node would.

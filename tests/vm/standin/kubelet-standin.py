@@ -1604,7 +1604,9 @@ def do_pod_resize(args):
         # The pod's cgroup and the container's.
         own = pod_slice(pod["qos"], pod["uid"])[1]
         run("systemctl", "set-property", "--runtime", own, f"MemoryMax={size(args.memory)}")
-        argv += ["--memory", str(size(args.memory))]
+        # Both, as at the start: without swap. runc of Debian unstable refuses a limit above the former sum of both.
+        limit = str(size(args.memory))
+        argv += ["--memory", limit, "--memory-swap", limit]
     if args.cpu_limit:
         limit = quantity(args.cpu_limit, milli=True)
         limit_slice(pod_slice(pod["qos"], pod["uid"])[1], limit)

@@ -29,8 +29,8 @@ pub(super) fn find(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<K
     // Entries of a pod may overlap: a finished init container keeps its own, and the others use its CPUs again. Only
     // containers with processes use them.
     let theirs = of_live_containers(candidate, kubelet, &container);
-    let taken: CpuSet = theirs.values().flat_map(CpuSet::iter).collect();
-    let exclusive = entry.difference(&taken);
+    let in_use: CpuSet = theirs.values().flat_map(CpuSet::iter).collect();
+    let exclusive = entry.difference(&in_use);
     if exclusive.is_empty() {
         let text = format!(
             "no CPU of {entry} is left for container {container} of pod {} alone: its other containers run on them ({})",

@@ -230,6 +230,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use stelia_api::ErrorKind;
+    use stelia_kernel::cgroup::CgroupPath;
     use stelia_kernel::oci::{Kind, Manager};
     use stelia_kernel::proc::TaskId;
     use stelia_model::record::Vcpu;
@@ -278,7 +279,7 @@ mod tests {
         let mut snapshot = crate::testing::snapshot(vec![]);
         snapshot.kubelet = kubelet(&[("instance", "2-3")]);
         snapshot.kubepods = Some(Level {
-            path: stelia_kernel::cgroup::CgroupPath::parse("/kubepods.slice").unwrap(),
+            path: CgroupPath::parse("/kubepods.slice").unwrap(),
             exclusive: Some(Default::default()),
             ours: Default::default(),
         });
@@ -334,5 +335,62 @@ mod tests {
         assert!(kind(Coping::Copes).is_ok());
         // Before the runtime was checked nothing is refused.
         assert!(matches!(kind(unchecked()).unwrap().home, HomeChoice::Unchecked(_)));
+    }
+
+    #[test]
+    fn a_container_without_a_partition_is_in_place_only_where_its_threads_have_cpus_all_the_same() {
+        const BURSTABLE: &str = "/kubepods.slice/kubepods-burstable.slice/x.scope";
+        fn pinned_by_rule(record: &mut Record) {
+            record.adopted = stelia_model::record::testing::adopted().adopted;
+            record.adopted.as_mut().unwrap().pinned = true;
+        }
+        let may = |change: fn(&mut Snapshot, &mut Policies, &mut Record)| {
+            let (mut snapshot, mut policies) = (crate::testing::snapshot(vec![]), Policies::default());
+            let mut record = stelia_model::record::testing::in_place();
+            change(&mut snapshot, &mut policies, &mut record);
+            check_in_place(&snapshot, &policies, &record).is_ok()
+        };
+        assert!(may(|_, _, _| {}));
+        assert!(!may(
+            |_, _, record| record.origin = CgroupPath::parse(BURSTABLE).unwrap()
+        ));
+        assert!(!may(|snapshot, _, _| snapshot.safe_partition = Partition::Member));
+        assert!(!may(|_, policies, _| policies.partition = Some(Partition::Member)));
+        assert!(may(|_, policies, record| {
+            policies.partition = Some(Partition::Member);
+            record.home = Home::Container;
+        }));
+        assert!(!may(|_, policies, record| {
+            policies.partition = Some(Partition::Member);
+            record.home = Home::Container;
+            record.allocation = stelia_model::record::testing::allocated().allocation;
+        }));
+        // Its other threads have CPUs of their own among the container's.
+        assert!(!may(|_, _, record| pinned_by_rule(record)));
+        assert!(may(|_, _, record| {
+            pinned_by_rule(record);
+            record.spare = "4".parse().unwrap();
+        }));
+    }
+
+    #[test]
+    fn a_container_that_writes_cgroups_is_in_place_only_where_no_partition_stops_the_node() {
+        let may = |change: fn(&mut Snapshot, &mut Policies, &mut Candidate)| {
+            let (mut snapshot, mut policies) = (crate::testing::snapshot(vec![]), Policies::default());
+            let mut candidate = Candidate {
+                writes_cgroups: Some("it is privileged".into()),
+                ..candidate()
+            };
+            snapshot.safe_partition = Partition::Root;
+            change(&mut snapshot, &mut policies, &mut candidate);
+            let record = stelia_model::record::testing::in_place();
+            why_unsafe(&snapshot, &policies, &candidate, &record).is_none()
+        };
+        assert!(!may(|_, _, _| {}));
+        assert!(may(|_, _, candidate| candidate.writes_cgroups = None));
+        assert!(may(|snapshot, _, _| snapshot.safe_partition = Partition::Isolated));
+        assert!(may(|_, policies, _| policies.partition = Some(Partition::Isolated)));
+        assert!(may(|_, policies, _| policies.partition = Some(Partition::Member)));
+        assert!(!may(|_, policies, _| policies.partition = Some(Partition::Root)));
     }
 }

@@ -39,7 +39,7 @@ pub const NOT_THE_CALLERS: &str = "pod_uid is not the UID of the caller's pod";
 pub struct Candidate {
     /// The cgroup that the container's processes are in.
     pub origin: CgroupPath,
-    /// The cgroup's name taken apart.
+    /// The parts of the cgroup's name.
     pub container: ContainerCgroup,
     /// The whole container's `cpuset.cpus`, which its runtime alone writes.
     pub cpus: CpuSet,
@@ -150,7 +150,7 @@ fn admit_assigned(
         if !other.exclusive.is_disjoint(&exclusive) {
             let shared = other.exclusive.intersection(&exclusive);
             let text = format!("CPUs {shared} of pod {pod} belong to the instance of pod {}", other.pod);
-            // kubelet took them from the other one, which leaves them within a few turns.
+            // kubelet gave them to this pod, and the other one leaves them within a few turns.
             return Err(ErrorKind::CpusetConflict.because(text).of(&other.pod).passing());
         }
     }

@@ -15,7 +15,7 @@ use stelia_kubelet::CpuManagerState;
 use stelia_model::record::Phase;
 
 use super::steps::instance_must_float;
-use super::totals::Of;
+use super::totals::Total;
 use super::{Derived, Instance, Snapshot};
 
 /// The refusal where kubelet's file cannot be used.
@@ -131,7 +131,7 @@ pub(super) fn pools(snapshot: &Snapshot, facts: &Derived, reserved: &CpuSet) -> 
         return None;
     }
     let state = snapshot.kubelet.as_ref().ok()?;
-    let [others, lsr] = [Of::Recorded, Of::RecordedLsr].map(|kind| facts.totals().cpus(kind));
+    let [others, lsr] = [Total::Recorded, Total::RecordedLsr].map(|kind| facts.totals().cpus(kind));
     // What vCPUs have not left yet, and what scopes hold whose record cannot be read, is closed too.
     let owned = facts.totals().owned().difference(lsr).union(others);
     let closed = owned

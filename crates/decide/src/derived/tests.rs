@@ -191,7 +191,7 @@ proptest! {
         for (number, event) in &events {
             let assessed = assess(&now, &kept, &policies);
             let Some((whom, before)) = change(&mut now, &start, &policies, *number, event) else { continue };
-            let concerned = kept.replace(&now, &policies, before.as_ref(), now.instances.get(&whom));
+            let concerned = kept.follow_instance(&now, &policies, before.as_ref(), now.instances.get(&whom));
             let anew = Derived::of(&now, &policies);
             prop_assert_eq!(&kept, &anew, "after {:?}", event);
             let planned = assess(&now, &kept, &policies);

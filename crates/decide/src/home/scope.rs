@@ -30,7 +30,7 @@ impl HomeBehaviour for Scope {
     fn has_idle_cpus(&self, instance: &Instance) -> bool {
         let record = &instance.record;
         let is_new = record.vcpus.is_empty() && matches!(record.phase, Phase::Registered | Phase::Floating);
-        // What an attach that failed has left must be gone first: the kernel takes no list within the exclusive CPUs of a sibling.
+        // What an attach that failed has left must be gone first: the kernel accepts no list within the exclusive CPUs of a sibling.
         let inner = instance.inner.as_ref();
         let is_clear = instance.scope_exclusive.is_empty()
             && inner.is_none_or(|inner| inner.exclusive.is_empty())

@@ -185,7 +185,7 @@ fn float_list(inputs: &Inputs<'_>, instance: &Instance, float: Option<&CpuSet>) 
         policies,
     } = inputs;
     let now = instance.float().map(|leaf| leaf.cpus.clone()).unwrap_or_default();
-    let taken = || {
+    let of_others = || {
         let closed = facts.totals().closed_to(instance.record.qos());
         let closed = closed.union(facts.assigned()).union(&snapshot.leftover);
         if instance.behaviour().has_idle_cpus(instance) {
@@ -194,7 +194,7 @@ fn float_list(inputs: &Inputs<'_>, instance: &Instance, float: Option<&CpuSet>) 
             closed
         }
     };
-    let open = |cpus: &CpuSet| Some(cpus.difference(&taken())).filter(|cpus| !cpus.is_empty());
+    let open = |cpus: &CpuSet| Some(cpus.difference(&of_others())).filter(|cpus| !cpus.is_empty());
     // A float whose list has CPUs of instances only (another program wrote it) must leave them even while kubelet's file
     // cannot be used, or no partition of theirs can be valid: to the reserved CPUs, else to any online CPU that is free.
     let anywhere = || open(&policies.allocator.reserved).or_else(|| open(facts.online()));

@@ -10,7 +10,7 @@ use super::Step;
 use crate::totals::DEFAULT_WEIGHT;
 use crate::{Instance, Snapshot, Totals};
 
-/// The largest weight the kernel takes.
+/// The largest weight the kernel accepts.
 const MAX_WEIGHT: u64 = 10_000;
 
 /// Whether a CPU quota holds for an instance. One with exclusive CPUs has none: it could not use more than those, and a quota

@@ -19,7 +19,7 @@ use stelia_settings::Policies;
 
 use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
 use super::home::{remove_abandoned, remove_below, set_float};
-use super::totals::Of;
+use super::totals::Total;
 use super::{Assessment, Derived, Instance, Snapshot};
 use records::record_steps;
 use shared_lists::SharedLists;
@@ -105,7 +105,7 @@ pub(crate) struct Inputs<'a> {
     pub(crate) policies: &'a Policies,
 }
 
-/// The steps for those instances that were assessed, and for what all share, in the order in which they are to be taken. A turn takes them,
+/// The steps for those instances that were assessed, and for what all share, in the order in which they are to be applied. A turn applies them,
 /// reads what they were about and plans again until there is none: what depends on the outcome of a step is planned in the next turn.
 pub fn plan_for(
     snapshot: &Snapshot,
@@ -131,7 +131,7 @@ pub fn plan_for(
     planning.leave_cpus();
     // A pinned instance's threads are moved only once the units outside are off its CPUs.
     planning.restrict_outside_units();
-    // A list takes no CPU that the other one still has.
+    // A list gets no CPU that the other one still has.
     planning.narrow_shared_lists_for_others();
     // A partition of kind `root` does not keep them off by itself.
     planning.keep_workers_off();
@@ -244,7 +244,7 @@ impl<'a> Planning<'a> {
     }
 
     fn keep_workers_off(&mut self) {
-        let closed = self.inputs.facts.totals().cpus(Of::Root);
+        let closed = self.inputs.facts.totals().cpus(Total::RootPartitions);
         let workers = self.inputs.snapshot.slice.workers.as_ref();
         let changes = workers.is_some_and(|workers| super::workers::are_to_change(workers, closed));
         self.add_for_node(changes.then(|| Step::KeepWorkersOff(closed.clone())));

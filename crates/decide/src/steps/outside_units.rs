@@ -7,7 +7,7 @@ pub use stelia_kernel::cgroup::OUTSIDE;
 use stelia_koordinator::allocator::CpuSource;
 
 use super::Step;
-use crate::totals::Of;
+use crate::totals::Total;
 use crate::{Derived, Snapshot};
 
 /// Whether a unit is restricted: the host's own; and where steliad chooses the CPUs, and kubelet does not keep pods off
@@ -17,10 +17,10 @@ pub fn is_restricted(unit: &str, source: CpuSource) -> bool {
     OUTSIDE.contains(&unit) || (of_pods && source.restricts_pods())
 }
 
-/// Take the CPUs of pinned instances from these units, before threads are moved there; give back what none of them needs.
+/// Withhold the CPUs of pinned instances from these units, before threads are moved there; give back what none of them needs.
 pub(super) fn restrict(snapshot: &Snapshot, facts: &Derived) -> Vec<Step> {
-    let taken = facts.totals().cpus(Of::Pinned);
-    if taken.is_empty() {
+    let pinned = facts.totals().cpus(Total::Pinned);
+    if pinned.is_empty() {
         return Vec::new();
     }
     // What is in place runs in its pod's own cgroup.
@@ -37,7 +37,7 @@ pub(super) fn restrict(snapshot: &Snapshot, facts: &Derived) -> Vec<Step> {
         let before = now.saved.as_ref().unwrap_or(&now.cpus);
         let all = if before.is_empty() { facts.online() } else { before };
         let own = of_pods.get(unit.as_str()).unwrap_or(&nothing);
-        let cpus = all.difference(&taken.difference(own));
+        let cpus = all.difference(&pinned.difference(own));
         // A list without a CPU would mean every CPU.
         if cpus.is_empty() || cpus == now.cpus {
             continue;
@@ -49,8 +49,8 @@ pub(super) fn restrict(snapshot: &Snapshot, facts: &Derived) -> Vec<Step> {
     steps
 }
 
-/// Whether this step takes some of these CPUs from its unit.
-pub(super) fn takes_any(snapshot: &Snapshot, facts: &Derived, restriction: &Step, cpus: &CpuSet) -> bool {
+/// Whether this step withholds some of these CPUs from its unit.
+pub(super) fn withholds_any(snapshot: &Snapshot, facts: &Derived, restriction: &Step, cpus: &CpuSet) -> bool {
     let Step::Restrict { unit, cpus: kept, .. } = restriction else {
         return false;
     };
@@ -61,7 +61,7 @@ pub(super) fn takes_any(snapshot: &Snapshot, facts: &Derived, restriction: &Step
 
 /// Give every unit its own list back when no pinned instance is left. A VM whose record cannot be read may be a pinned one.
 pub(super) fn restore(snapshot: &Snapshot, facts: &Derived) -> Vec<Step> {
-    if !facts.totals().cpus(Of::Pinned).is_empty() || !snapshot.unreadable.is_empty() {
+    if !facts.totals().cpus(Total::Pinned).is_empty() || !snapshot.unreadable.is_empty() {
         return Vec::new();
     }
     let saved = snapshot.outside.iter();

@@ -32,7 +32,7 @@ pub(crate) fn extend_above(snapshot: &Snapshot, instance: &Instance) -> Option<S
 }
 
 impl Instance {
-    /// Whether a step of this instance is to come only after the list above has all of its CPUs. A valid partition takes none that come into the
+    /// Whether a step of this instance is to come only after the list above has all of its CPUs. A valid partition gets none that come into the
     /// lists above it later, until its own list is written otherwise and back (kernel: `update_cpumasks_hier`): so these go from above to below, and
     /// no partition is made that would have a part of them.
     pub fn needs_list_above(&self, step: &Step) -> bool {
@@ -99,7 +99,7 @@ fn narrow_pod(instance: &Instance, want: &CpuSet) -> Option<Step> {
 /// The kind of the partition, where it differs.
 pub(crate) fn set_kind(facts: &Derived, instance: &Instance, vcpu: &ThreadedCgroup) -> Vec<Step> {
     let record = &instance.record;
-    // While none of its CPUs is online the kernel takes no partition.
+    // While none of its CPUs is online the kernel makes no partition.
     let possible = !record.exclusive.is_disjoint(facts.online());
     let known = record.has_partition() || !vcpu.partition.is_empty();
     if vcpu.partition == record.partition.name() || !possible || !known {

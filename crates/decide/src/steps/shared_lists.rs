@@ -6,11 +6,11 @@ use stelia_kernel::cgroup::CgroupPath;
 
 use super::{Step, set_exclusive};
 use crate::home::Above;
-use crate::totals::Of;
+use crate::totals::Total;
 use crate::{Level, Snapshot, Totals};
 
 /// The lists as they are and as they are to be. The kernel gives an exclusive CPU to one of two siblings only: instances in stelia.slice
-/// and in pods may have each other's CPUs now, so each list gives up what it needs no more before the other one takes it, and takes
+/// and in pods may have each other's CPUs now, so each list gives up what it needs no more before the other one gets it, and gets
 /// nothing that the other one still has. Where both are to have a CPU, the list that has it now keeps it until it is given up below.
 pub(super) struct SharedLists<'a> {
     snapshot: &'a Snapshot,
@@ -21,35 +21,36 @@ pub(super) struct SharedLists<'a> {
 
 /// What a list is to have.
 struct Wanted {
-    /// The part of it that the list has now.
+    /// The CPUs that it has now and keeps.
     remaining: CpuSet,
-    /// CPUs that the list must have before a partition is made.
-    growing: CpuSet,
-    /// Everything that is in use below.
+    /// The CPUs of partitions below it, which it must have before they are made.
+    for_partitions: CpuSet,
+    /// Everything that is in use below it.
     all: CpuSet,
 }
 
 impl<'a> SharedLists<'a> {
+    /// Where both lists are to have a CPU, it is for the one that has it now: first for the slice's, then for kubepods'.
     pub(super) fn of(snapshot: &'a Snapshot, totals: &Totals) -> Self {
         let slice = snapshot.slice.exclusive.clone().unwrap_or_default();
-        // While a scope still holds its list the slice must cover it.
-        let held = totals.cpus(Of::Held).union(&snapshot.left_alone);
-        let slice_remains = slice.intersection(&held.union(totals.cpus(Of::Growing)));
-        let growing = totals.cpus(Of::GrowingInPlace).difference(&slice_remains);
-        let all = growing
-            .union(totals.cpus(Of::HeldInPlace))
+        // While a scope still has its list the slice's must cover it.
+        let held = totals.cpus(Total::HeldInSlice).union(&snapshot.left_alone);
+        let slice_remains = slice.intersection(&held.union(totals.cpus(Total::PartitionsInSlice)));
+        let for_partitions = totals.cpus(Total::PartitionsInPlace).difference(&slice_remains);
+        let all = for_partitions
+            .union(totals.cpus(Total::HeldInPlace))
             .union(&snapshot.left_in_place);
         let level = snapshot.kubepods.as_ref();
         let of_kubepods = Wanted {
             remaining: level.map(|level| level.added().intersection(&all)).unwrap_or_default(),
-            growing,
+            for_partitions,
             all,
         };
-        let growing = totals.cpus(Of::Growing).difference(&of_kubepods.remaining);
+        let for_partitions = totals.cpus(Total::PartitionsInSlice).difference(&of_kubepods.remaining);
         let of_slice = Wanted {
             remaining: slice_remains,
-            all: held.union(&growing),
-            growing,
+            all: held.union(&for_partitions),
+            for_partitions,
         };
         Self {
             snapshot,
@@ -59,7 +60,7 @@ impl<'a> SharedLists<'a> {
         }
     }
 
-    /// What a list has of what it is to have.
+    /// The CPUs that a list has now and keeps.
     pub(super) fn remaining(&self, above: Above) -> &CpuSet {
         match above {
             Above::Slice => &self.of_slice.remaining,
@@ -69,11 +70,11 @@ impl<'a> SharedLists<'a> {
 
     /// Whether a list lacks CPUs, so that no partition can be made yet of those that lack.
     pub(super) fn must_widen(&self, above: Above) -> bool {
-        let growing = &self.of_kubepods.growing;
-        let covers = |level: &Level| level.has(growing);
+        let wanted = &self.of_kubepods.for_partitions;
+        let covers = |level: &Level| level.has(wanted);
         match above {
-            Above::Slice => !self.of_slice.growing.is_subset(&self.slice),
-            Above::Kubepods => !growing.is_empty() && !self.snapshot.kubepods.as_ref().is_some_and(covers),
+            Above::Slice => !self.of_slice.for_partitions.is_subset(&self.slice),
+            Above::Kubepods => !wanted.is_empty() && !self.snapshot.kubepods.as_ref().is_some_and(covers),
         }
     }
 
@@ -95,7 +96,7 @@ impl<'a> SharedLists<'a> {
         steps
     }
 
-    /// Once the lists below are seen to have shrunk. A scope or a container that ended takes its own list along, but not its share of
+    /// Once the lists below are seen to have shrunk. A scope or a container that ended takes its own list with it, but not its share of
     /// those above.
     pub(super) fn narrow(&self) -> Vec<Step> {
         // A CPU that the list lost, and that an instance is about to leave, may be another program's now. A scope that is left alone keeps its CPUs.

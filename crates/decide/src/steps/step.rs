@@ -1,4 +1,4 @@
-//! One change to the system: what takes it, what waits for it, what it records.
+//! One change to the system: what applies it, what waits for it, what it records.
 
 use stelia_cpus::CpuSet;
 use stelia_kernel::cgroup::{CgroupPath, File, Limits};
@@ -9,7 +9,7 @@ use stelia_settings::Partition;
 
 use crate::home::Above;
 
-/// One change to the system. Each is idempotent. A new one is planned here, worded in `words.rs`, and taken in `src/engine/apply.rs`.
+/// One change to the system. Each is idempotent. A new one is planned here, worded in `words.rs`, and applied in `src/engine/apply.rs`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Create a cgroup.
@@ -86,12 +86,12 @@ pub enum Step {
     /// Remove the record of the container with this whole cgroup from its pod's: the instance in place is none any more, or its
     /// container is gone.
     Unregister(CgroupPath),
-    /// Keep the kernel's unbound workers off these CPUs, and give them back all others that were taken from them.
+    /// Keep the kernel's unbound workers off these CPUs, and give them back all others that are withheld from them.
     KeepWorkersOff(CpuSet),
 }
 
 impl Step {
-    /// The record after a step that is about the record alone, taken at this time (microseconds since the epoch); `None`
+    /// The record after a step that is about the record alone, applied at this time (microseconds since the epoch); `None`
     /// for every other step.
     pub fn recorded(&self, record: &Record, now_us: u64) -> Option<Record> {
         let mut next = record.clone();
@@ -127,7 +127,7 @@ impl Step {
         Some(next)
     }
 
-    /// Whether it changes what is planned for: until it is taken nothing else is planned.
+    /// Whether it changes what is planned for: until it is applied nothing else is planned.
     pub fn comes_first(&self) -> bool {
         self.is_of_record() && !matches!(self, Self::Enter(..))
     }
@@ -167,7 +167,7 @@ impl Step {
         !partition.is_partition() && is_of_unit || above == Above::Slice && is_of_controllers()
     }
 
-    /// The unit, where systemd takes the step. The engine does not wait for its answer.
+    /// The unit, where systemd applies the step. The engine does not wait for its answer.
     pub fn systemd_unit(&self) -> Option<&str> {
         match self {
             Self::Limit(unit, _) | Self::Restrict { unit, .. } | Self::Restore(unit, _) => Some(unit),
@@ -205,7 +205,7 @@ impl Whom {
     }
 }
 
-/// A step and whom it is for. When a step fails, the later ones of the same instance are not taken in that turn.
+/// A step and whom it is for. When a step fails, the later ones of the same instance are not applied in that turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
     pub whom: Whom,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use stelia_kubelet::PodUid;
 use stelia_model::record::Phase;
 
-use super::outside_units::{restrict, takes_any};
+use super::outside_units::{restrict, withholds_any};
 use super::shared_lists::SharedLists;
 use super::{Step, ThreadPlacement, limits, thread_placement};
 use crate::home::Above;
@@ -86,8 +86,13 @@ impl NodeNow<'_> {
             return Some(Wait::OtherInstance { leaves: other.leaves });
         }
         if !instance.record.has_partition() {
-            let takes_its = |step: &Step| takes_any(self.snapshot, self.facts, step, &instance.record.exclusive);
-            return self.restrictions.iter().any(takes_its).then_some(Wait::OutsideUnits);
+            let withholds_its =
+                |step: &Step| withholds_any(self.snapshot, self.facts, step, &instance.record.exclusive);
+            return self
+                .restrictions
+                .iter()
+                .any(withholds_its)
+                .then_some(Wait::OutsideUnits);
         }
         let beside = instance.above().other();
         let is_there = !instance.needed().is_disjoint(self.lists.remaining(beside));

@@ -3,6 +3,7 @@
 use rustix::io::Errno;
 
 use super::TraceError;
+use super::hist::as_written;
 use super::plan::{DYNAMIC, INSTANCE, ROOT, SYNTHETIC, trigger};
 use crate::failure::QuietFailure;
 use crate::files::Files;
@@ -60,7 +61,7 @@ fn remove_triggers(files: &dyn Files, groups: &[String]) {
             // `enable` and `filter` are files beside the events' directories.
             let Ok(text) = files.read(&path) else { continue };
             let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-            triggers.extend(lines.map(|line| (path.clone(), without_state(line).to_owned())));
+            triggers.extend(lines.map(|line| (path.clone(), as_written(without_state(line)))));
         }
     }
     let (readers, others): (Vec<_>, Vec<_>) = triggers.into_iter().partition(|(_, text)| text.contains(":onmatch("));
@@ -69,7 +70,7 @@ fn remove_triggers(files: &dyn Files, groups: &[String]) {
     }
 }
 
-/// A line of a trigger file as it can be written: without ` [active]`.
+/// A line of a trigger file without ` [active]`.
 fn without_state(line: &str) -> &str {
     match line.rsplit_once(" [") {
         Some((text, "active]" | "paused]")) => text,

@@ -176,6 +176,19 @@ fn what_ran_between_begin_and_finish_is_told_and_nothing_is_left() {
     assert!(matches!(again, TraceError::NotBegun), "{again}");
 }
 
+/// Linux 7.2.13 refuses the text of a trigger as it prints it.
+#[test]
+fn what_a_kernel_prints_wrong_is_read_and_removed_all_the_same() {
+    let kernel = kernel();
+    with(&kernel, |tracefs| tracefs.prints_cpu_twice = true);
+    begin(kernel.system(), &target(), &|| 1).unwrap();
+    switches(&kernel, "ksoftirqd/2", "2", 5);
+    let attribution = finish(kernel.system(), &BTreeSet::new(), &|| 2).unwrap();
+    assert_eq!(attribution.problems, [""; 0]);
+    assert_eq!(listed(&attribution.tasks), [(2, "ksoftirqd/2", 5, None)]);
+    assert_clean(&kernel);
+}
+
 /// arm64 has neither `irq_vectors` nor `nmi`: its timer is an interrupt of each CPU.
 #[test]
 fn on_arm64_the_timer_is_none_of_the_devices_interrupts() {

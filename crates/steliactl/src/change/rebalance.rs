@@ -11,22 +11,20 @@ use zbus::fdo::DBusProxy;
 use zbus::names::BusName;
 use zbus::proxy::CacheProperties;
 
-use crate::shared::daemon::{Client, Description, Failure, Mode, Pod, Pods, options};
+use crate::shared::daemon::{Client, Failure, Mode, Pod, Pods, options};
 use crate::shared::output::{Column, Render, TextStyle, column, counted, paragraph, printable, table};
 
 /// How often the job is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// How long the daemon may be away: one that is started again goes on with the job.
 const MAX_AWAY: Duration = Duration::from_secs(30);
-/// Why nothing is moved where kubelet chooses.
-const UP_TO_KUBELET: &str = "kubelet assigned the CPUs; a VM gets others only at a restart";
 
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Rebalanced {
     /// `None` for a dry run.
     job: Option<String>,
     phase: String,
-    /// How the job ended, or why nothing can be moved.
+    /// How the job ended.
     reason: String,
     moves: Vec<Move>,
 }
@@ -54,11 +52,12 @@ impl Render for Rebalanced {
 
     fn text(&self, style: TextStyle) -> String {
         let moves = self.moves.len() as u64;
+        let count = counted(moves, "move");
         let end = match (&self.job, moves) {
-            (Some(_), _) => format!("{}: {}", self.phase, self.reason),
-            (None, 0) if self.reason.is_empty() => "Nothing to move".to_owned(),
-            (None, 0) => format!("Nothing to move: {}", self.reason),
-            (None, _) => format!("Would make {}", counted(moves, "move")),
+            _ if self.failure().is_some() => format!("{}: {}", self.phase, self.reason),
+            (_, 0) => "Nothing to move".to_owned(),
+            (Some(_), _) => format!("Made {count}"),
+            (None, _) => format!("Would make {count}"),
         };
         let mut text = String::new();
         if moves > 0 {
@@ -77,12 +76,6 @@ impl Render for Rebalanced {
     }
 }
 
-/// Whether kubelet chose the CPUs of all VMs, so that no job can move one.
-fn is_up_to_kubelet(description: &Description) -> bool {
-    let node = &description.node;
-    !node.cpu_source.allocates() && node.instances.values().all(|one| one.allocation.is_none())
-}
-
 /// Starts a job and waits for its end, or with a dry run only prints the plan.
 pub(crate) async fn rebalance(
     client: &Client,
@@ -95,13 +88,8 @@ pub(crate) async fn rebalance(
         None => "node".to_owned(),
     };
     // A daemon that does not run is started by the job.
-    let described = client.describe().await.ok();
+    let pods = client.describe().await.as_ref().map(Pods::of).unwrap_or_default();
     let mut done = Rebalanced::default();
-    if described.as_ref().is_some_and(is_up_to_kubelet) {
-        done.reason = UP_TO_KUBELET.to_owned();
-        return Ok(done);
-    }
-    let pods = described.as_ref().map(Pods::of).unwrap_or_default();
     let moved = |(uid, from, to, gain): MoveRow| Move {
         pod: pods.get(&uid),
         from,
@@ -145,13 +133,8 @@ pub(crate) async fn rebalance(
 
 #[cfg(test)]
 mod tests {
-    use stelia_koordinator::allocator::Qos;
-
-    use stelia_koordinator::allocator::CpuSource;
-
     use super::*;
-    use crate::shared::daemon::node::testing::{PODS, allocation, instance_mut, node};
-    use crate::tests::fixtures::{columns, pod, text};
+    use crate::tests::fixtures::{pod, text};
 
     #[test]
     fn moves_are_told_with_their_gains_and_then_how_it_ended() {
@@ -171,7 +154,7 @@ mod tests {
         POD         FROM        TO   GAIN
         team-a/web  1-2,4,9-10  1-5  1 NUMA node instead of 2
 
-        Succeed: all moves are made.
+        Made 1 move.
         ");
         assert_eq!(done.failure(), None);
         done.phase = JobPhase::Failed.name().to_owned();
@@ -180,27 +163,14 @@ mod tests {
         assert!(text(&done).ends_with("Would make 1 move.\n"));
         let mut none = Rebalanced::default();
         assert_eq!(text(&none), "Nothing to move.\n");
-        none.reason = UP_TO_KUBELET.to_owned();
-        let shown = none.text(columns(80));
-        assert_eq!((shown.lines().count(), none.failure()), (1, None), "{shown}");
+        (none.job, none.phase) = (Some("/job/2".to_owned()), JobPhase::Succeed.name().to_owned());
+        none.reason = "0 moves".to_owned();
+        assert_eq!((text(&none).as_str(), none.failure()), ("Nothing to move.\n", None));
     }
 
     #[test]
     fn every_column_is_explained() {
         let explained = crate::shared::output::manual::explained("COLUMNS", Some("rebalance"));
         assert_eq!(explained, crate::tests::fixtures::headings(&MOVES));
-    }
-
-    #[test]
-    fn where_kubelet_assigned_every_vms_cpus_nothing_can_be_moved() {
-        let mut described = node();
-        described.node.cpu_source = CpuSource::Kubelet;
-        assert!(is_up_to_kubelet(&described));
-        // It was admitted while steliad chose.
-        instance_mut(&mut described, PODS[0]).allocation = Some(allocation(Qos::Lse));
-        assert!(!is_up_to_kubelet(&described));
-        instance_mut(&mut described, PODS[0]).allocation = None;
-        described.node.cpu_source = CpuSource::Steliad;
-        assert!(!is_up_to_kubelet(&described));
     }
 }

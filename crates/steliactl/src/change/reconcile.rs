@@ -38,12 +38,20 @@ impl Reconciled {
             (Mode::DryRun, _) if planned > 0 => format!("Dry run: steliad would make {}", counted(planned, "change")),
             (Mode::DryRun, _) => "Dry run: steliad would change nothing".to_owned(),
             (Mode::Change, 0) => "Nothing to change".to_owned(),
-            (Mode::Change, changes) => format!(
-                "Made {} ({} moved, {} repaired)",
-                counted(changes, "change"),
-                counted(count("moves"), "thread"),
-                counted(count("repaired"), "difference")
-            ),
+            (Mode::Change, changes) => {
+                let some = |member, what, done| {
+                    let count = Some(count(member)).filter(|count| *count > 0)?;
+                    Some(format!("{} {done}", counted(count, what)))
+                };
+                let parts = [
+                    some("moves", "thread", "moved"),
+                    some("repaired", "difference", "repaired"),
+                ];
+                let parts: Vec<String> = parts.into_iter().flatten().collect();
+                let parts = Some(parts.join(", ")).filter(|parts| !parts.is_empty());
+                let parts = parts.map(|parts| format!(" ({parts})")).unwrap_or_default();
+                format!("Made {}{parts}", counted(changes, "change"))
+            }
         };
         let vms = &self.described.node.instances;
         let counts = counts(vms.values().map(|vm| Condition::of(vm)));
@@ -56,42 +64,57 @@ impl Reconciled {
         format!("{done}.{counts}")
     }
 
-    /// Whom reasons are of that steliad cannot remove, and the command that has them.
-    fn still_wrong(&self) -> Option<String> {
+    /// Whom reasons are of that steliad cannot remove, and the command that has them. What a dry run would change may be the cure.
+    fn wrong(&self) -> Option<String> {
         let reasons = self.report.get("reasons").and_then(Value::as_array);
+        let planned: Vec<&str> = lines_by_pod(&self.report, "plan").map(|(uid, _)| uid).collect();
         let uids = reasons.into_iter().flatten().filter_map(|row| row.get(0)?.as_str());
+        let uids = uids.filter(|uid| !planned.contains(uid));
         let (vms, pods) = (uids.clone().filter(|uid| *uid != NODE), Pods::of(&self.described));
         let names = some_of(vms.map(|uid| pods.get(uid).to_string()), 3);
         let wrong = counted_uids(uids)?;
         let names = if names.is_empty() { names } else { format!(" ({names})") };
-        Some(format!("still wrong: {wrong}{names}: steliactl verify"))
+        Some(format!("wrong: {wrong}{names}: steliactl verify"))
     }
 }
 
 impl Render for Reconciled {
     /// The changes of a dry run, the summary, and what remains wrong.
     fn text(&self, style: TextStyle) -> String {
-        let pods = Pods::of(&self.described);
-        let planned = lines_by_pod(&self.report, "plan").map(|(uid, step)| match uid {
-            NODE => format!("node: {step}"),
-            uid => format!("{}: {step}", pods.get(uid)),
+        let (pods, vms) = (Pods::of(&self.described), &self.described.node.instances);
+        let planned = lines_by_pod(&self.report, "plan").map(|(uid, step)| {
+            let whose = if uid == NODE {
+                "node".to_owned()
+            } else {
+                pods.get(uid).to_string()
+            };
+            // The line begins with the VM: its cgroups are told by their names in its scope.
+            let scope = vms.get(uid).map(|vm| format!("{}/", vm.scope)).unwrap_or_default();
+            format!("{whose}: {}", step.replace(&scope, ""))
         });
-        let wrong = self.still_wrong().map(|wrong| wrong.replacen("still", "Still", 1));
+        let remains = if self.mode == Mode::DryRun {
+            "Would stay"
+        } else {
+            "Still"
+        };
+        let wrong = self.wrong().map(|wrong| format!("{remains} {wrong}"));
         let lines = planned.chain([self.summary()]).chain(wrong);
         lines.map(|line| paragraph(&printable(&line), style)).collect()
     }
 
     fn failure(&self) -> Option<String> {
-        self.still_wrong().filter(|_| self.mode == Mode::Change)
+        let wrong = self.wrong().filter(|_| self.mode == Mode::Change);
+        wrong.map(|wrong| format!("still {wrong}"))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use stelia_kernel::cgroup::CgroupPath;
 
     use super::*;
-    use crate::shared::daemon::node::testing::{PODS, node};
+    use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
     use crate::tests::fixtures::{columns, text};
 
     fn answer(report: Value, mode: Mode) -> Reconciled {
@@ -131,6 +154,21 @@ mod tests {
         assert!(
             shown.contains(&of_vm)
                 && shown.contains("node: set CPUWeight=200 of stelia.slice\nDry run: steliad would make 2 changes"),
+            "{shown}"
+        );
+        // What the changes may mend would not stay, and cgroups are told as they are called in the VM's scope.
+        let scope = format!("/stelia.slice/stelia-instance-{}.scope", PODS[0]);
+        let step = format!(
+            "{}: write \"isolated\" to cpuset.cpus.partition of {scope}/instance/vcpu",
+            PODS[0]
+        );
+        let reasons = [0, 1].map(|at| json!([PODS[at], "partition-changed", "", ""]));
+        let mut planned = answer(json!({"plan": [step], "reasons": reasons}), Mode::DryRun);
+        instance_mut(&mut planned.described, PODS[0]).scope = CgroupPath::parse(&scope).unwrap();
+        let shown = text(&planned);
+        let stays = format!("Would stay wrong: 1 VM ({}): steliactl verify", PODS[1]);
+        assert!(
+            shown.contains("partition of instance/vcpu\n") && shown.contains(&stays),
             "{shown}"
         );
         // It is done whether or not the VMs are known.

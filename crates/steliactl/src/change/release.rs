@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::shared::daemon::{Client, Failure, Mode, Pod, options, recreate};
+use crate::shared::daemon::{Client, Failure, Mode, Pod, options, own_cpus, recreate};
 use crate::shared::output::{Render, TextStyle, paragraph, printable};
 
 /// The VM that was released, or would be. As JSON the pod alone.
@@ -36,7 +36,7 @@ pub(crate) async fn release(client: &Client, vm: &str, mode: Mode) -> Result<Rel
             ("released", "keeps")
         }
     };
-    let cpus = match &found.instance.exclusive {
+    let cpus = match own_cpus(&found.instance) {
         none if none.is_empty() => String::new(),
         cpus => format!(" CPUs {cpus}"),
     };

@@ -7,7 +7,7 @@ use serde::Serialize;
 use stelia_api::Reason;
 use stelia_model::{Instance, Unadopted};
 
-use crate::shared::daemon::{Condition, Pod, Rows, Selected, age, counts, fact, is_in_trouble, note};
+use crate::shared::daemon::{Condition, Pod, Rows, Selected, age, counts, fact, is_in_trouble, note, own_cpus};
 use crate::shared::output::{
     Column, Fact, Meaning, Render, TextStyle, column, counted, facts, now, paragraph, printable, table,
 };
@@ -30,7 +30,7 @@ fn name(vm: &Instance) -> String {
 const COLUMNS: [Column<Instance>; 10] = [
     column("VM", |vm: &Instance| name(vm)).yields(2).shortens(),
     column("STATE", |vm: &Instance| Condition::of(vm).to_string()).means(|vm| Condition::of(vm).meaning()),
-    column("CPUS", |vm: &Instance| vm.exclusive.to_string()).yields(1),
+    column("CPUS", |vm: &Instance| own_cpus(vm).to_string()).yields(1),
     column("VCPUS", |vm: &Instance| vm.vcpus.len().to_string()).right(),
     column("AGE", |vm: &Instance| age(vm.registered_us, now())),
     column("FLOAT", |vm: &Instance| vm.float.to_string()).wide(),

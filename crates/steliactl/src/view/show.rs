@@ -8,7 +8,7 @@ use stelia_kernel::locality::size;
 use stelia_model::{Instance, PinnedThread};
 use stelia_settings::Isolation;
 
-use crate::shared::daemon::{Condition, Failure, Pod, Rows, Selected, age};
+use crate::shared::daemon::{Condition, Failure, Pod, Rows, Selected, age, own_cpus};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
 use crate::shared::kernel::threads::{self, Process};
@@ -194,11 +194,14 @@ impl VmDetails {
 
     fn cpus(&self) -> String {
         let instance = &self.instance;
-        let mut text = match instance.exclusive.len() {
-            0 => format!("none of its own, runs on {}", instance.float),
-            _ => instance.exclusive.to_string(),
+        let own = own_cpus(instance);
+        let mut text = if own.is_empty() {
+            format!("none of its own, runs on {}", instance.float)
+        } else {
+            own.to_string()
         };
-        if let Some(locality) = self.locality.as_ref().filter(|one| !one.nodes().is_empty()) {
+        let locality = self.locality.as_ref().filter(|one| !one.nodes().is_empty());
+        if let Some(locality) = locality.filter(|_| instance.state != State::Evicted) {
             text += &format!(" (NUMA {})", locality.nodes());
         }
         if !instance.class().is_empty() {
@@ -215,6 +218,9 @@ impl VmDetails {
         let all = &self.instance.vcpus;
         let most = if details.full { all.len() } else { MAX_VCPUS };
         let is_pinned = matches!(self.instance.state, State::Isolated | State::Pinned);
+        if !is_pinned && !details.full && !all.is_empty() {
+            return format!("{}, none pinned", all.len());
+        }
         let one = |PinnedThread { thread, .. }: &PinnedThread| {
             let pinned = thread.cpu.filter(|_| is_pinned);
             let cpu = pinned.map_or("not pinned".to_owned(), |cpu| format!("on CPU {cpu}"));

@@ -11,7 +11,7 @@ pub(crate) fn possible_plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Pla
     steps.retain(|planned| match &planned.step {
         Step::KeepWorkersOff(closed) => {
             let now = snapshot.slice.workers.as_ref().unwrap();
-            masks(&now.cpus, &now.isolated, &now.taken, closed).is_some()
+            masks(&now.cpus, &now.isolated, &now.withheld, closed).is_some()
         }
         _ => true,
     });
@@ -37,8 +37,8 @@ pub(crate) fn apply(snapshot: &mut Snapshot, steps: &[Planned]) {
             Step::Weigh(weight) => snapshot.slice.weight = Some(*weight),
             Step::KeepWorkersOff(closed) => {
                 let now = snapshot.slice.workers.as_mut().unwrap();
-                let (cpus, taken) = masks(&now.cpus, &now.isolated, &now.taken, closed).unwrap();
-                (now.cpus, now.taken) = (cpus, taken);
+                let (cpus, withheld) = masks(&now.cpus, &now.isolated, &now.withheld, closed).unwrap();
+                (now.cpus, now.withheld) = (cpus, withheld);
             }
             Step::Protect { min, low } => snapshot.slice.protected = Some((*min, *low)),
             Step::Restrict { unit, cpus, save } => {

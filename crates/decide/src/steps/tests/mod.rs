@@ -1,8 +1,10 @@
 //! Plans from fixed snapshots: what is planned, and where it ends.
 
 mod effects;
+mod in_place;
 mod kubelet;
 mod lifecycle;
+mod partition;
 mod resources;
 mod vcpus;
 mod waits;

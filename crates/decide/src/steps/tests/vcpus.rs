@@ -172,3 +172,84 @@ fn a_process_that_is_in_the_container_again_comes_back_before_its_threads() {
     let mut vcpus = snapshot.first().vcpus.iter().flatten();
     assert!(vcpus.all(|now| now.cgroup.name() == "vcpu"));
 }
+
+#[test]
+fn what_is_execd_into_the_container_of_an_isolated_vm_stays_there_on_floats_cpus() {
+    let mut snapshot = isolated();
+    snapshot.first_mut().origin_procs.as_mut().unwrap().push(77);
+    assert_eq!(steps(&snapshot), []);
+    for (may_run_on, container_has, confined) in [
+        ("0-7", "0-1,4-7", true),
+        ("0-1,4-7", "0-1,4-7", false),
+        ("0-1", "0-1,4-7", true),
+        ("0-1", "0-3", false),
+        ("2-3", "2-3", false),
+    ] {
+        let instance = snapshot.first_mut();
+        instance.origin_effective = cpus(container_has);
+        instance.origin_threads = vec![crate::RemainingThread {
+            thread: 77,
+            affinity: cpus(may_run_on),
+        }];
+        let confine = confined.then(|| Step::Confine(77, cpus("0-1,4-7")));
+        assert_eq!(
+            steps(&snapshot),
+            Vec::from_iter(confine),
+            "{may_run_on} of {container_has}"
+        );
+    }
+}
+
+/// Another program wrote the list.
+#[test]
+fn a_float_leaves_vcpus_cpus_also_while_kubelets_file_cannot_be_used() {
+    let moves = |list: &str, change: fn(&mut Snapshot, &mut Policies)| {
+        let (mut snapshot, mut policies) = (isolated(), policies());
+        snapshot.kubelet = Err("it is damaged".into());
+        let inner = snapshot.first_mut().inner.as_mut().unwrap();
+        inner.float.as_mut().unwrap().cpus = cpus(list);
+        change(&mut snapshot, &mut policies);
+        let planned = plan(&snapshot, &policies).into_iter().map(|planned| planned.step);
+        let written = planned.filter_map(|step| match step {
+            Step::Write(path, File::Cpus, list) if path.name() == "float" => Some(list),
+            _ => None,
+        });
+        written.collect::<Vec<_>>()
+    };
+    assert_eq!(moves("0", |_, _| {}), Vec::<String>::new());
+    assert_eq!(moves("1-3", |_, _| {}), ["1"]);
+    assert_eq!(moves("2-3", |_, _| {}), ["0-1,4-7"]);
+    let reserved = |_: &mut Snapshot, policies: &mut Policies| policies.allocator.reserved = cpus("0,2");
+    assert_eq!(moves("2-3", reserved), ["0"]);
+    let leftover = |snapshot: &mut Snapshot, _: &mut Policies| snapshot.leftover = cpus("0-1,4-6");
+    assert_eq!(moves("2-3", leftover), ["7"]);
+    let all = |snapshot: &mut Snapshot, _: &mut Policies| snapshot.leftover = cpus("0-1,4-7");
+    assert_eq!(moves("2-3", all), Vec::<String>::new());
+}
+
+#[test]
+fn floats_quota_is_written_where_it_or_the_setting_is_a_limit() {
+    for (now, setting, expected) in [
+        ("max 100000", "max", None),
+        ("", "max", None),
+        ("max 100000", "50000 100000", Some("50000 100000")),
+        ("50000 100000", "50000 100000", None),
+        ("50000 100000", "max", Some("max")),
+    ] {
+        let mut snapshot = isolated();
+        let inner = snapshot.first_mut().inner.as_mut().unwrap();
+        inner.float.as_mut().unwrap().cpu_max = now.into();
+        let policies = Policies {
+            float_cpu_max: setting.into(),
+            ..policies()
+        };
+        let planned = plan(&snapshot, &policies).into_iter().map(|planned| planned.step);
+        let float = snapshot.first().tree.float().clone();
+        let write = expected.map(|text| Step::Write(float, File::CpuMax, text.into()));
+        assert_eq!(
+            planned.collect::<Vec<_>>(),
+            Vec::from_iter(write),
+            "{now:?}, {setting:?}"
+        );
+    }
+}

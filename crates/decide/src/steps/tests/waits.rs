@@ -59,3 +59,39 @@ fn a_wait_is_shown_with_what_it_delays() {
     snapshot.first_mut().record.phase = Phase::Isolated;
     assert_eq!(not_isolated(snapshot.first(), &assessment, Some(&wait)), None);
 }
+
+#[test]
+fn an_instance_waits_for_another_one_that_has_its_cpus_and_knows_whether_that_one_leaves() {
+    let blocked = |entries: [Option<&str>; 2], change: fn(&mut Instance)| {
+        let mut snapshot = attaching(Partition::Isolated);
+        kubelet_says(&mut snapshot, "0-1,4-7", entries[0], entries[1]);
+        let mut other = isolated().first().clone();
+        other.record.pod = PodUid::parse(OTHER).unwrap();
+        change(&mut other);
+        snapshot.put(other);
+        let blocked = snapshot.assess(&policies(), &snapshot.instances[&record().pod]).blocked;
+        blocked.map(|blocked| (blocked.cpus.to_string(), blocked.leaves))
+    };
+    let by = |list: &str, leaves| Some((list.to_owned(), leaves));
+    let both = [Some("2-3"), Some("2-3")];
+    assert_eq!(blocked(both, |_| {}), by("2-3", false));
+    assert_eq!(blocked([Some("2-3"), None], |_| {}), by("2-3", true));
+    assert_eq!(
+        blocked(both, |other| other.record.phase = Phase::Leaving),
+        by("2-3", true)
+    );
+    assert_eq!(blocked(both, |other| other.populated = false), by("2-3", true));
+    let moved = |other: &mut Instance| {
+        other.record.exclusive = cpus("4-5");
+        other.record.entry = cpus("4-5");
+    };
+    assert_eq!(blocked([Some("2-3"), Some("4-5")], moved), by("2-3", true));
+    let without_partition = |other: &mut Instance| {
+        (other.scope_exclusive, other.inner) = (cpus("3"), None);
+    };
+    assert_eq!(blocked([Some("2-3"), None], without_partition), by("3", true));
+    let elsewhere = |other: &mut Instance| {
+        (other.scope_exclusive, other.inner) = (CpuSet::new(), None);
+    };
+    assert_eq!(blocked([Some("2-3"), None], elsewhere), None);
+}

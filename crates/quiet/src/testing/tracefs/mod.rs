@@ -47,6 +47,8 @@ pub struct Tracefs {
     pub dropped: u64,
     /// The kernel has no synthetic events.
     pub without_synthetic: bool,
+    /// A trigger's text has the key of the CPU twice, as Linux 7.2.13 prints it.
+    pub prints_cpu_twice: bool,
 }
 
 impl Tracefs {
@@ -178,14 +180,23 @@ impl Tracefs {
         let mut triggers = instance.triggers.iter().filter(|one| one.event == event).peekable();
         match file {
             "trigger" if triggers.peek().is_none() => Ok(AVAILABLE.into()),
-            "trigger" => Ok(triggers.map(|one| one.print() + "\n").collect()),
+            "trigger" => Ok(triggers.map(|one| self.shown(one) + "\n").collect()),
             "hist" => Ok(triggers.map(|one| self.histogram(instance, one)).collect()),
             _ => Err(Errno::NOENT.into()),
         }
     }
 
+    fn shown(&self, trigger: &Trigger) -> String {
+        let text = trigger.print();
+        if self.prints_cpu_twice {
+            text.replacen("common_cpu:", "common_cpucommon_cpu:", 1)
+        } else {
+            text
+        }
+    }
+
     fn histogram(&self, instance: &Instance, trigger: &Trigger) -> String {
-        let mut text = format!("{HISTOGRAM}{}\n#\n\n", trigger.print());
+        let mut text = format!("{HISTOGRAM}{}\n#\n\n", self.shown(trigger));
         let rows = instance.rows.iter();
         for row in rows.filter(|row| row.event == trigger.event && row.keys == trigger.keys) {
             let keys = row.keys.split(',').zip(&row.values);
@@ -267,6 +278,9 @@ impl Tracefs {
             return Err(Errno::INVAL);
         }
         let (text, removes) = text.strip_prefix('!').map_or((text, false), |text| (text, true));
+        if text.contains("common_cpucommon_cpu") {
+            return Err(Errno::INVAL);
+        }
         let trigger = Trigger::parse(event, text).ok_or(Errno::INVAL)?;
         self.file(path)?;
         let all: BTreeSet<String> = self.all_events().collect();

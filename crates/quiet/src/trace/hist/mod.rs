@@ -41,6 +41,15 @@ const INFO: &str = "# trigger info: hist:keys=";
 /// Limit of a row, in bytes.
 const MAX_ROW_BYTES: usize = 4096;
 
+/// The name of the CPU's key, and what Linux 7.2 prints of it in a trigger's text: rows have it once, and a trigger with it twice is refused.
+const CPU_KEY: &str = "common_cpu";
+const CPU_KEY_TWICE: &str = "common_cpucommon_cpu";
+
+/// A trigger's text as it can be written.
+pub(super) fn as_written(shown: &str) -> String {
+    shown.replace(CPU_KEY_TWICE, CPU_KEY)
+}
+
 /// All histograms in a file's text. Texts that are not understood are left out and counted.
 pub fn parse(text: &str) -> Vec<Histogram> {
     let mut histograms: Vec<Histogram> = Vec::new();
@@ -53,7 +62,7 @@ pub fn parse(text: &str) -> Vec<Histogram> {
         } else if line.starts_with(BEGIN) {
             incomplete = add(&mut histograms, line.to_owned());
         } else if let Some(info) = line.strip_prefix(INFO) {
-            let keys = info.split([':', ' ']).next().unwrap_or_default();
+            let keys = as_written(info.split([':', ' ']).next().unwrap_or_default());
             histograms.push(Histogram {
                 keys: keys.split(',').map(str::to_owned).collect(),
                 ..Histogram::default()

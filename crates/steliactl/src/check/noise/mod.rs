@@ -15,7 +15,7 @@ use stelia_api::quiet::{Problem, Quiet, RemainingCause};
 use stelia_cpus::CpuSet;
 
 use super::{first_few, group_by_key};
-use crate::shared::daemon::{Description, FORMER, Pod, Selected, is_reported, recreate, whose, whose_former};
+use crate::shared::daemon::{Description, FORMER, Pod, Selected, is_reported, own_cpus, recreate, whose, whose_former};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{Fired, interrupts, measured};
 use crate::shared::output::{Block, FAIL, NOTE, Render, TextStyle, counted, paragraph};
@@ -110,14 +110,15 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
     let has = |uid: &str| selected.is_none_or(|selected| selected.contains(uid));
     // A VM without CPUs of its own has none that could be disturbed.
     let instances = described.node.instances.iter();
-    let instances = instances.filter(|(uid, one)| !one.exclusive.is_empty() && has(uid.as_str()));
+    let instances = instances.map(|(uid, one)| (uid, one, own_cpus(one)));
+    let instances = instances.filter(|(uid, _, own)| !own.is_empty() && has(uid.as_str()));
     let online = described.node.topology.online();
     let mut firing = BTreeMap::<u32, (CpuSet, u64)>::new();
-    let vms = instances.map(|(uid, one)| {
+    let vms = instances.map(|(uid, one, own)| {
         let locality = described.locality.instances.get(uid.as_str());
         let mut sum = 0;
         for interrupt in fired.unwrap_or_default() {
-            if let Some((cpus, rate)) = interrupt.on(&one.exclusive, locality) {
+            if let Some((cpus, rate)) = interrupt.on(&own, locality) {
                 let (there, rates) = firing.entry(interrupt.irq).or_default();
                 there.union_with(&cpus);
                 (*rates, sum) = (rates.saturating_add(rate), rate.saturating_add(sum));
@@ -125,10 +126,10 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
         }
         let by_ledger = ledger.vms.get(uid.as_str()).filter(|one| one.covered_us > 0);
         // Where no CPU is known, none is known to be offline.
-        let is_online = online.is_empty() || !one.exclusive.is_disjoint(&online);
+        let is_online = online.is_empty() || !own.is_disjoint(&online);
         VmNoise {
             pod: Pod::of(uid, one),
-            exclusive_cpus: one.exclusive.clone(),
+            exclusive_cpus: own,
             interrupts_per_second: fired.filter(|_| is_online).map(|_| sum),
             interrupts_by_ledger: by_ledger.map(|one| one.devices),
         }

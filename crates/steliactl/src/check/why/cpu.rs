@@ -5,7 +5,9 @@ use stelia_api::{Reason, ReasonCode, State};
 use stelia_model::{Instance, Pools};
 
 use super::{Answer, NOT_COUNTED};
-use crate::shared::daemon::{Condition, Description, Failure, Owner, Pod, Pods, Rows, former_since, owner, whose};
+use crate::shared::daemon::{
+    Condition, Description, Failure, Owner, Pod, Pods, Rows, assigned_by, former_since, owner, whose,
+};
 use crate::shared::kernel::interrupts::{Fired, named};
 
 /// The answer about a CPU at `now`. `pods` has the names of pods, VMs or not; `fired` is what devices did meanwhile.
@@ -38,7 +40,7 @@ pub(super) fn answer(
     match node.instances.iter().find(|(_, one)| one.exclusive.contains(cpu)) {
         Some((uid, vm)) => {
             let (pod, own) = (pods.get(uid.as_str()), std::iter::once(cpu).collect());
-            of_vm(facts, &pod, vm, node.cpu_source.name(), cpu);
+            of_vm(facts, &pod, vm, cpu);
             facts.reasons(vm);
             let locality = description.locality.instances.get(uid.as_str());
             let noise = format!("steliactl noise {pod}");
@@ -72,13 +74,17 @@ fn short(owner: &Owner, pods: &Pods) -> String {
     }
 }
 
-fn of_vm(facts: &mut Rows, name: &Pod, vm: &Instance, by: &str, cpu: u32) {
+fn of_vm(facts: &mut Rows, name: &Pod, vm: &Instance, cpu: u32) {
     let is_pinned = matches!(vm.state, State::Isolated | State::Pinned);
     let runs = match vm.vcpus.iter().find(|vcpu| is_pinned && vcpu.thread.cpu == Some(cpu)) {
         Some(vcpu) => format!("{} (tid {})", vcpu.thread.role, vcpu.thread.task.id),
         None => "no vCPU pinned here".to_owned(),
     };
-    let text = format!("{name} ({}), {runs}, assigned by {by}", Condition::of(vm));
+    let text = format!(
+        "{name} ({}), {runs}, assigned by {}",
+        Condition::of(vm),
+        assigned_by(vm)
+    );
     let label = if vm.state == State::Evicted { "Before" } else { "Owner" };
     facts.say(label, text);
     facts.say("Class", vm.class());

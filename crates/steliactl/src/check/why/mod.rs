@@ -120,6 +120,7 @@ fn of_node(description: &Description, host: &str) -> Answer {
     };
     let details = json!({ "problems": problems, "cpu_source": node.cpu_source });
     let vms = counts(node.instances.values().map(|vm| Condition::of(vm)));
+    let host = if host.is_empty() { "this node" } else { host };
     let mut answer = Answer::new(format!("{host} has {has}; {vms}"), details);
     let facts = &mut answer.facts;
     problems.iter().for_each(|problem| facts.reason("Problem", problem));

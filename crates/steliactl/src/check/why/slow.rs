@@ -15,7 +15,7 @@ use stelia_model::Instance;
 
 use super::NOT_COUNTED;
 use crate::check::first_few;
-use crate::shared::daemon::{Description, Pod, Rows};
+use crate::shared::daemon::{Description, Pod, Rows, own_cpus};
 use crate::shared::kernel::interrupts::{fired_between, named, read_table};
 use crate::shared::kernel::rates::{HIGH_FORCED_IDLE_PERCENT, HIGH_THROTTLED_PERCENT, rates, worst};
 use crate::shared::kernel::sample::Sample;
@@ -82,7 +82,7 @@ pub(super) fn slowdowns(
     let sampled = rates(&before.sample, &now.sample);
     let seconds = sampled.seconds.max(0.001);
     let measured = sampled.instances.iter().find(|one| one.pod.pod_uid == pod.pod_uid);
-    let (own, float, topology) = (&instance.exclusive, &instance.float, &description.node.topology);
+    let (own, float, topology) = (&own_cpus(instance), &instance.float, &description.node.topology);
     let limit = |percent: f64, of: &str| {
         let is_high = percent >= HIGH_THROTTLED_PERCENT;
         is_high.then(|| format!("its CPU limit throttled {of} {percent:.0} % of the time"))

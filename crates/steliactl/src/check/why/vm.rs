@@ -9,7 +9,7 @@ use stelia_settings::Isolation;
 
 use super::Answer;
 use super::slow::{Reading, share, slowdowns};
-use crate::shared::daemon::{Description, Failure, Pod, Rows, age, no_instance};
+use crate::shared::daemon::{Description, Failure, Pod, Rows, age, assigned_by, no_instance, own_cpus};
 use crate::shared::output::counted;
 
 /// The answer at `now`, with what two readings say.
@@ -71,12 +71,12 @@ pub(super) fn answer(
 }
 
 fn cpus(facts: &mut Rows, description: &Description, instance: &Instance) {
-    let (node, own) = (&description.node, &instance.exclusive);
+    let (node, own) = (&description.node, &own_cpus(instance));
     let host = nodes(&node.topology, own).to_string();
-    let mut text = if own.is_empty() || instance.state == State::Evicted {
+    let mut text = if own.is_empty() {
         "none of its own".to_owned()
     } else {
-        format!("{own} on NUMA {host}, assigned by {}", node.cpu_source.name())
+        format!("{own} on NUMA {host}, assigned by {}", assigned_by(instance))
     };
     if matches!(instance.partition.as_str(), "isolated" | "root") {
         text += &format!("; partition type {}", instance.partition);

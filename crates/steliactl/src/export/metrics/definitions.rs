@@ -10,7 +10,7 @@ use stelia_api::{Reason, State, ThreadRole};
 use stelia_cpus::CpuSet;
 use stelia_model::Instance;
 
-use crate::shared::daemon::{Description, OnlineCpus};
+use crate::shared::daemon::{Description, OnlineCpus, own_cpus};
 use crate::shared::kernel::sample::{InstanceCounts, Sample, ThreadCounts};
 use MetricType::{Counter, Gauge, Histogram};
 use Value::{Durations, Real, Whole};
@@ -126,9 +126,9 @@ impl Vm<'_> {
 
     /// How many of these can disturb its CPUs; `None` while `steliad-quiet` does not tell.
     fn left<'a>(&self, remaining: impl Iterator<Item = &'a CpuSet>) -> Option<Value> {
-        let (own, quiet) = (&self.instance.exclusive, &self.described.node.quiet);
+        let (own, quiet) = (own_cpus(self.instance), &self.described.node.quiet);
         let is_known = !quiet.steering.is_empty() && quiet.problem.is_none() && !own.is_empty();
-        is_known.then(|| count(remaining.filter(|cpus| !cpus.is_disjoint(own)).count()))
+        is_known.then(|| count(remaining.filter(|cpus| !cpus.is_disjoint(&own)).count()))
     }
 }
 
@@ -272,7 +272,7 @@ fn of_vms(vms: &[Vm<'_>]) -> Vec<Family> {
             codes.map(|(code, one)| (labels([("code", code)]), one))
         }),
         metric(Gauge, "stelia_instance_exclusive_cpus").help("Exclusive CPUs of a VM.")
-            .each(vms, |vm| Some(count(vm.instance.exclusive.len()))),
+            .each(vms, |vm| Some(count(own_cpus(vm.instance).len()))),
         metric(Gauge, "stelia_instance_registered_timestamp_seconds").help("When a VM was registered.")
         .each(vms, |vm| moment(vm.instance.registered_us)),
         metric(Gauge, "stelia_instance_isolated_timestamp_seconds").help("When a VM became isolated or pinned.")

@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 use stelia_api::{Reason, State};
+use stelia_cpus::CpuSet;
 use stelia_cpus::text::named;
+use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::PodUid;
 use stelia_model::{Instance, PinnedReason};
 
@@ -64,6 +66,22 @@ pub(crate) fn counts(all: impl IntoIterator<Item = Condition>) -> String {
     });
     let words: Vec<String> = words.collect();
     format!("{}: {}", counted(all.len() as u64, "VM"), words.join(", "))
+}
+
+/// The CPUs that it has alone. Of one that is evicted they are other pods', whatever it had.
+pub(crate) fn own_cpus(instance: &Instance) -> CpuSet {
+    match instance.state {
+        State::Evicted => CpuSet::new(),
+        _ => instance.exclusive.clone(),
+    }
+}
+
+/// Who assigned its CPUs. A node whose setting was changed has VMs of both.
+pub(crate) fn assigned_by(instance: &Instance) -> &'static str {
+    match instance.allocation {
+        Some(_) => CpuSource::Steliad.name(),
+        None => CpuSource::Kubelet.name(),
+    }
 }
 
 /// Whether somebody should look at it: it is less than isolated, and nobody decided so.
@@ -231,6 +249,12 @@ mod tests {
             ..vm(State::Pinned, &[])
         };
         assert!(!is_in_trouble(&wanted));
+        let had = |state| Instance {
+            exclusive: "4-5".parse().unwrap(),
+            ..vm(state, &[])
+        };
+        let own = [State::Isolated, State::Evicted].map(|state| own_cpus(&had(state)).to_string());
+        assert_eq!(own, ["4-5", ""]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod selection;
 pub(crate) mod signals;
 
 pub(crate) use client::{CALL_TIMEOUT, Client, Found, Mode, connect, options, parse, reason_of};
-pub(crate) use condition::{Condition, Rows, age, counts, fact, is_in_trouble, note, reasons};
+pub(crate) use condition::{Condition, Rows, age, assigned_by, counts, fact, is_in_trouble, note, own_cpus, reasons};
 pub(crate) use failure::Failure;
 pub(crate) use names::{VmPattern, is_glob, no_instance, none_among, one as named_pod, vms};
 pub(crate) use node::{

@@ -8,7 +8,7 @@ use stelia_cpus::text::near;
 use stelia_model::FormerVm;
 
 use super::client::{Client, connect};
-use super::condition::Condition;
+use super::condition::{Condition, own_cpus};
 use super::failure::Failure;
 use super::node::{Description, former_in_words};
 use super::pod::{Pod, Pods};
@@ -100,7 +100,9 @@ pub(crate) fn vms() -> Vec<CompletionCandidate> {
     });
     let Ok(described) = described else { return Vec::new() };
     let candidates = described.node.instances.iter().map(|(uid, instance)| {
-        let help = format!("{}, CPUs {}", Condition::of(instance), instance.exclusive);
+        let cpus = Some(own_cpus(instance)).filter(|own| !own.is_empty());
+        let cpus = cpus.map(|own| format!(", CPUs {own}")).unwrap_or_default();
+        let help = format!("{}{cpus}", Condition::of(instance));
         CompletionCandidate::new(Pod::of(uid, instance).to_string()).help(Some(help.into()))
     });
     candidates.collect()

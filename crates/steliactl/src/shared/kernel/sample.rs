@@ -14,7 +14,7 @@ use stelia_kernel::proc::{field, start_time};
 use stelia_kubelet::PodUid;
 use stelia_model::{Instance, PinnedThread};
 
-use crate::shared::daemon::Description;
+use crate::shared::daemon::{Description, own_cpus};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{device_interrupts, read_table};
 use crate::shared::kernel::threads;
@@ -72,7 +72,7 @@ impl Sample {
             throttled_us: stat(&instance.scope, "throttled_usec"),
             device_interrupts: interrupts
                 .as_ref()
-                .and_then(|table| device_interrupts(table, &instance.exclusive)),
+                .and_then(|table| device_interrupts(table, &own_cpus(instance))),
             llc_bytes: caches.get(pod.as_str()).and_then(|one| one.llc_bytes),
             vcpus: instance
                 .vcpus

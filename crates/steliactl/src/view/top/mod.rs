@@ -12,7 +12,7 @@ use futures_util::{Stream, StreamExt, stream};
 pub(crate) use self::terminal::live;
 use crate::shared::daemon::signals::{self, End};
 use crate::shared::daemon::{
-    Client, Description, Failure, Selected, Selection, counts, former_in_words, is_in_trouble,
+    Client, Description, Failure, Selected, Selection, counts, former_in_words, is_in_trouble, own_cpus,
 };
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{InstanceRates, Model, Rates, VcpuRates, rates};
@@ -86,7 +86,7 @@ impl<'a> Row<'a> {
 
     fn cpus(&self) -> String {
         let of_vcpu = self.vcpu.map(|vcpu| vcpu.cpu.map(|cpu| cpu.to_string()));
-        of_vcpu.map_or_else(|| self.vm.instance.exclusive.to_string(), Option::unwrap_or_default)
+        of_vcpu.map_or_else(|| own_cpus(&self.vm.instance).to_string(), Option::unwrap_or_default)
     }
 
     fn rates(&self) -> &'a Rates {
