@@ -17,9 +17,6 @@ const COUNT_PERIOD: Duration = Duration::from_millis(20);
 /// would hold back only the side on which kube-scheduler itself binds pods.
 const CLIENT_QPS: u32 = 5000;
 const CLIENT_BURST: u32 = 10_000;
-/// The least pace, as a part of kube-scheduler's alone. Both take all CPUs of a host of 2 cores, on which 0.55 was measured: 11.1 ms of CPU time a pod
-/// instead of 6.2, of which stelia-placement itself takes 1.2. The goal is 1.
-const MIN_PACE: f64 = 0.5;
 /// Runs of each side that count.
 const ROUNDS: usize = 3;
 
@@ -127,7 +124,7 @@ async fn no_node_refuses_a_pod_and_no_cpu_is_given_twice() {
 
 /// All pods waiting; the sides in turn, after a run of each that does not count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_1000_nodes_it_binds_half_as_fast_as_kube_scheduler_alone_or_faster() {
+async fn it_costs_a_cluster_of_1000_nodes_no_pace() {
     let sizes = [4; 2000];
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
@@ -150,5 +147,5 @@ async fn on_1000_nodes_it_binds_half_as_fast_as_kube_scheduler_alone_or_faster()
         with.per_second, without.per_second, with.cpu_per_pod, without.cpu_per_pod,
     );
     println!("  medians of {ROUNDS}: {figures}");
-    assert!(with.per_second >= MIN_PACE * without.per_second, "{figures}");
+    assert!(with.per_second >= without.per_second, "{figures}");
 }
