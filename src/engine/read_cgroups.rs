@@ -132,40 +132,32 @@ fn pod_name(system: &System, record: &Record) -> Option<PodName> {
     runtime_config::container(&system.run, &container).pod
 }
 
-/// Read a container that has a record on its pod's cgroup, as far as that is believed; `None` where it is gone.
+/// Read a container that has a record on its pod's cgroup, and what is known of it apart from that; `None` where it is gone.
 ///
 /// # Errors
-/// Why the record cannot be used: nothing in the container may be changed.
-pub(super) fn adopt_in_place(
+/// Why the record cannot be read.
+pub(super) fn read_in_place(
     system: &System,
-    snapshot: &Snapshot,
     files: &LimitFiles,
     container: &CgroupPath,
-) -> Result<Option<Box<Instance>>, String> {
+) -> Result<Option<(Instance, LiveState)>, String> {
     let cgroups = &*system.cgroups;
     let Some(record) = in_place::record(cgroups, container)? else {
         return Ok(None);
     };
-    if snapshot.instances.contains_key(&record.pod) {
-        return Err(format!("pod {} has another instance", record.pod));
-    }
     let tree = Tree::of(&record);
     let written = ContainerCgroup::parse(record.origin.as_str())
         .map(|container| runtime_config::container(&system.run, &container))
         .unwrap_or_default();
     let read = || -> Result<(Instance, LiveState), CgroupError> {
-        let known = LiveState {
-            container: written.name.clone(),
-            in_force: in_place::in_force(cgroups, &tree)?,
-        };
-        Ok((instance(system, record, tree.clone(), true, files, None)?, known))
+        let in_force = in_place::in_force(cgroups, &tree)?;
+        let mut instance = instance(system, record, tree, true, files, None)?;
+        instance.pod_name = written.pod;
+        let container = written.name;
+        Ok((instance, LiveState { container, in_force }))
     };
     match read() {
-        Ok((instance, known)) => {
-            let instance = validated(snapshot, instance, &known)?;
-            let pod_name = written.pod.clone();
-            Ok(Some(Box::new(Instance { pod_name, ..instance })))
-        }
+        Ok(found) => Ok(Some(found)),
         Err(error) if error.is_gone() => Ok(None),
         Err(error) => Err(error.to_string()),
     }

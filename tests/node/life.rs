@@ -42,7 +42,7 @@ fn fifty_cycles_of_register_and_deregister_leave_nothing_and_grow_nothing() {
             }
         }
         let last = || things.map(count).to_vec();
-        // A connection to steliad-quiet or an audit's file may be open at this moment.
+        // What is open only at this moment is closed again.
         let grown = || first[..3].iter().zip(&last()[..3]).any(|(before, now)| now > before);
         wait_until_or("nothing has grown", || format!(": {first:?} {:?}", last()), || !grown());
         println!("  {things:?}: {first:?} -> {:?} after {cycles} cycles", last());

@@ -72,7 +72,7 @@ fn a_user_namespace_of_containerds_own_is_isolated_like_any_other() {
         let threads = assert_isolated(&pod, 2);
         assert_eq!(property("DevicePolicy", &pod.unit()), "strict");
         assert_eq!(pod.scope_file("memory.max"), "419430400");
-        run("steliactl verify --now");
+        run(&["steliactl", "verify", UID]);
         run(&["steliactl", "release", UID]);
         assert_given_back(&pod, threads);
     });

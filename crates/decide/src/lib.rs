@@ -46,4 +46,4 @@ pub use steps::{
     plan_for, too_much_memory, waits,
 };
 pub(crate) use totals::Totals;
-pub use validated::{LiveState, claim_without_record, validated};
+pub use validated::{LiveState, claim_without_record, is_in_force, validated};

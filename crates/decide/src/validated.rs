@@ -59,9 +59,7 @@ pub fn validated(snapshot: &Snapshot, mut instance: Instance, known: &LiveState)
 fn believed_cpus(snapshot: &Snapshot, instance: &Instance, known: &LiveState) -> Result<(CpuSet, CpuSet), String> {
     let record = &instance.record;
     let recorded = || (record.exclusive.clone(), record.spare.clone());
-    // CPUs that the kernel has in the partition already are lost by nobody because of this.
-    let in_force = record.exclusive.is_subset(&known.in_force) && record.spare.is_subset(&instance.origin_cpus);
-    let stands = in_force || instance.behaviour().protects_record();
+    let stands = is_in_force(instance, known) || instance.behaviour().protects_record();
     if record.allocation.is_some() {
         return if stands {
             Ok(recorded())
@@ -89,6 +87,13 @@ fn believed_cpus(snapshot: &Snapshot, instance: &Instance, known: &LiveState) ->
         None if stands => Ok(recorded()),
         None => keeps().map_err(|why| format!("kubelet has no entry for container {}, and {why}", record.container)),
     }
+}
+
+/// Whether the kernel has the CPUs of the record in the instance's partition: nobody loses them because the record is believed. Such
+/// records are validated before others, which are believed only where no other instance has their CPUs.
+pub fn is_in_force(instance: &Instance, known: &LiveState) -> bool {
+    let record = &instance.record;
+    record.exclusive.is_subset(&known.in_force) && record.spare.is_subset(&instance.origin_cpus)
 }
 
 /// Whether CPUs that steliad's allocator chose are neither kubelet's nor another instance's.

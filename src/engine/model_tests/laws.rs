@@ -488,6 +488,15 @@ async fn the_laws_hold(ours: bool, older: bool, events: &[Event]) {
         Event::Move(0, 4, false),
     ],
 )]
+// Container 2 loses a CPU to a pod, and a restart refuses its record, which still names both. The other CPU becomes container 3's. When the
+// pod ends, a daemon that reads container 2 first must not believe it again.
+#[case::a_refused_record_that_names_a_cpu_of_another_containers_partition(
+    true,
+    vec![
+        Event::Whole(3), Event::Web(4), Event::Whole(2), Event::Web(2), Event::Run(0), Event::Whole(1), Event::Restart,
+        Event::Whole(3), Event::Web(2),
+    ],
+)]
 // A tenant's float is said to have a pod's CPUs while kubelet's file, which would say whose they are, cannot be used.
 #[case::a_float_on_cpus_of_which_nothing_is_known(
     false,

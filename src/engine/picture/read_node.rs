@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::drift_findings::Finding;
 use stelia_decide::workers::Workers;
-use stelia_decide::{Derived, Outside, Slice, Snapshot, claim_without_record, drift_findings};
+use stelia_decide::{
+    Derived, Instance, LiveState, Outside, Slice, Snapshot, claim_without_record, drift_findings, is_in_force,
+    validated,
+};
 use stelia_kernel::System;
 use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File};
 use stelia_koordinator::allocator::CpuSource;
@@ -226,15 +229,26 @@ impl Picture {
             pods,
         } = in_place::find(cgroups)?;
         let (mut found, mut unreadable, mut left) = (Vec::new(), Vec::new(), CpuSet::new());
-        for container in containers {
+        let is_unknown = |container: &CgroupPath| {
             let mut instances = self.snapshot.instances.values();
-            if instances.any(|known| *known.tree.outer() == container) {
-                continue;
-            }
-            match read_cgroups::adopt_in_place(system, &self.snapshot, &self.limit_files, &container) {
+            !instances.any(|known| known.tree.outer() == container)
+        };
+        let unknown = containers.into_iter().filter(is_unknown);
+        let mut unknown: Vec<_> = unknown
+            .map(|container| {
+                (
+                    read_cgroups::read_in_place(system, &self.limit_files, &container),
+                    container,
+                )
+            })
+            .collect();
+        unknown.sort_by_key(|(read, _)| !matches!(read, Ok(Some((instance, known))) if is_in_force(instance, known)));
+        for (read, container) in unknown {
+            let adopted = read.and_then(|read| read.map(|read| self.adopt_in_place(read)).transpose());
+            match adopted {
                 Ok(Some(instance)) => {
                     found.push(instance.record.pod.clone());
-                    self.put(policies, *instance, dirty);
+                    self.put(policies, instance, dirty);
                 }
                 Ok(None) => {}
                 Err(reason) => {
@@ -266,6 +280,14 @@ impl Picture {
         snapshot.with_ours_left.extend(with_ours_left);
         snapshot.half_registered.extend(half_registered);
         Ok((found, changed))
+    }
+
+    /// The instance as far as its record is believed.
+    fn adopt_in_place(&self, (instance, known): (Instance, LiveState)) -> Result<Instance, String> {
+        if self.snapshot.instances.contains_key(&instance.record.pod) {
+            return Err(format!("pod {} has another instance", instance.record.pod));
+        }
+        validated(&self.snapshot, instance, &known)
     }
 
     /// Whether something of a container could not be used.

@@ -78,10 +78,14 @@ impl<'a> SharedLists<'a> {
         }
     }
 
+    fn grows(&self) -> bool {
+        self.must_widen(Above::Slice) || self.must_widen(Above::Kubepods)
+    }
+
     /// Before lists grow: pods whose instances ended give their CPUs up, and where a list is to have others both give up those that they
     /// need no more.
     pub(super) fn give_up(&self) -> Vec<Step> {
-        let grows = self.must_widen(Above::Slice) || self.must_widen(Above::Kubepods);
+        let grows = self.grows();
         let slice = Some(&self.of_slice.remaining).filter(|remaining| grows && **remaining != self.slice);
         let mut steps: Vec<Step> = slice
             .map(|cpus| set_exclusive(&CgroupPath::slice(), cpus))
@@ -102,7 +106,9 @@ impl<'a> SharedLists<'a> {
         // A CPU that the list lost, and that an instance is about to leave, may be another program's now. A scope that is left alone keeps its CPUs.
         let narrower = self.slice.intersection(&self.of_slice.all);
         let narrower = narrower.union(&self.snapshot.left_alone);
-        let is_wide = !self.must_widen(Above::Slice) && self.slice != narrower;
+        // The steps before gave up the rest of the list.
+        let is_given_up = self.grows() && narrower == self.of_slice.remaining;
+        let is_wide = !self.must_widen(Above::Slice) && self.slice != narrower && !is_given_up;
         let slice = is_wide.then(|| set_exclusive(&CgroupPath::slice(), &narrower));
         let mut steps: Vec<Step> = slice.into_iter().collect();
         steps.extend(self.snapshot.half_registered.iter().cloned().map(Step::Unregister));

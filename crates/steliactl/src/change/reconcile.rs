@@ -64,7 +64,8 @@ impl Reconciled {
         format!("{done}.{counts}")
     }
 
-    /// Whom reasons are of that steliad cannot remove, and the command that has them. What a dry run would change may be the cure.
+    /// Whom reasons are of that steliad cannot remove, and the command that has them. VMs that a dry run would
+    /// change are left out: the changes may remove their reasons.
     fn wrong(&self) -> Option<String> {
         let reasons = self.report.get("reasons").and_then(Value::as_array);
         let planned: Vec<&str> = lines_by_pod(&self.report, "plan").map(|(uid, _)| uid).collect();

@@ -41,7 +41,7 @@ const INFO: &str = "# trigger info: hist:keys=";
 /// Limit of a row, in bytes.
 const MAX_ROW_BYTES: usize = 4096;
 
-/// The name of the CPU's key, and what Linux 7.2 prints of it in a trigger's text: rows have it once, and a trigger with it twice is refused.
+/// The name of the CPU's key, and what Linux 7.2.13 prints of it in a trigger's text: rows have it once, and a trigger with it twice is refused.
 const CPU_KEY: &str = "common_cpu";
 const CPU_KEY_TWICE: &str = "common_cpucommon_cpu";
 

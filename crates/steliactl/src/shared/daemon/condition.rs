@@ -68,7 +68,7 @@ pub(crate) fn counts(all: impl IntoIterator<Item = Condition>) -> String {
     format!("{}: {}", counted(all.len() as u64, "VM"), words.join(", "))
 }
 
-/// The CPUs that it has alone. Of one that is evicted they are other pods', whatever it had.
+/// The CPUs that it has alone. An evicted VM has none: it left, or must leave, those of its record.
 pub(crate) fn own_cpus(instance: &Instance) -> CpuSet {
     match instance.state {
         State::Evicted => CpuSet::new(),
