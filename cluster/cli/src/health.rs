@@ -217,10 +217,6 @@ impl Render for Health {
         parts.join("\n")
     }
 
-    fn names(&self) -> Vec<String> {
-        self.nodes.iter().map(|node| node.name.clone()).collect()
-    }
-
     fn failure(&self) -> Option<String> {
         let broken = self.broken;
         let verb = if broken == 1 { "needs" } else { "need" };

@@ -390,10 +390,6 @@ impl Render for Nodes {
         parts.retain(|part| !part.is_empty());
         parts.join("\n")
     }
-
-    fn names(&self) -> Vec<String> {
-        self.nodes.iter().map(|row| row.name.clone()).collect()
-    }
 }
 
 #[cfg(test)]

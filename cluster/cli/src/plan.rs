@@ -161,7 +161,8 @@ impl Render for Plan {
             "one".to_owned()
         };
         let all = counted(self.nodes.len() as u64, "node");
-        let mut fit = format!("{count} on {} of {all}", self.names().len());
+        let with_room = self.nodes.iter().filter(|node| node.has_room()).count();
+        let mut fit = format!("{count} on {with_room} of {all}");
         if self.unknown > 0 {
             fit += &format!("; {} cannot tell", self.unknown);
         }
@@ -183,11 +184,6 @@ impl Render for Plan {
         parts.push(table_of(&self.stops, "NODES", style));
         parts.retain(|part| !part.is_empty());
         parts.join("\n")
-    }
-
-    fn names(&self) -> Vec<String> {
-        let with_room = self.nodes.iter().filter(|node| node.has_room());
-        with_room.map(|node| node.name.clone()).collect()
     }
 
     fn failure(&self) -> Option<String> {

@@ -298,8 +298,4 @@ impl Render for Vms {
         }
         parts.join("\n")
     }
-
-    fn names(&self) -> Vec<String> {
-        self.vms.iter().map(Vm::name).collect()
-    }
 }

@@ -225,20 +225,21 @@ impl Render for WhyAnswer {
         parts.join("\n")
     }
 
-    fn names(&self) -> Vec<String> {
-        let with_room = self.nodes.iter().filter(|answer| answer.room == Some(true));
-        with_room.map(|answer| answer.name.clone()).collect()
-    }
-
     fn failure(&self) -> Option<String> {
         (self.room == 0).then(|| no_room(&self.pod, self.unknown))
     }
 }
 
 impl WhyAnswer {
+    /// The names of the nodes with room.
+    fn with_room(&self) -> Vec<String> {
+        let with_room = self.nodes.iter().filter(|answer| answer.room == Some(true));
+        with_room.map(|answer| answer.name.clone()).collect()
+    }
+
     fn room_in_words(&self) -> String {
         let mut words = format!("on {} of {} nodes", self.room, self.asked);
-        let names = self.names();
+        let names = self.with_room();
         if !names.is_empty() {
             let named = names.get(..MAX_NAMED_NODES).unwrap_or(&names);
             words += &format!(": {}", listed(named, self.room));

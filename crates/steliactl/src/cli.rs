@@ -32,9 +32,9 @@ pub struct Cli {
 /// What every command takes. The program's own help has these options; that of a command refers to it.
 #[derive(Debug, Args)]
 pub(crate) struct CommonOptions {
-    /// Output format: table, wide (more columns), json or name (one VM per line)
+    /// Output format: table, wide (more columns) or json
     #[arg(short, long, global = true, value_name = "FORMAT", hide_possible_values = true,
-          value_parser = Form::parser([("table", Form::Text), ("wide", Form::Wide), ("json", Form::Json), ("name", Form::Name)]))]
+          value_parser = Form::parser([("table", Form::Text), ("wide", Form::Wide), ("json", Form::Json)]))]
     pub(crate) output: Option<Form>,
     /// Print JSON: pretty, short (one object per line) or off. --json alone means pretty
     #[arg(long, global = true, value_name = "FORMAT", num_args = 0..=1, require_equals = true, hide_possible_values = true,
@@ -44,9 +44,6 @@ pub(crate) struct CommonOptions {
     /// Do not shorten names and paths, nor cut lines at the terminal's width
     #[arg(short = 'l', long, global = true)]
     pub(crate) full: bool,
-    /// Do not pipe output into a pager
-    #[arg(long, global = true)]
-    pub(crate) no_pager: bool,
     /// Do not print headings and summaries
     #[arg(long, global = true)]
     pub(crate) no_legend: bool,
@@ -109,7 +106,7 @@ pub(crate) enum Command {
         #[arg(long)]
         problems: bool,
         /// List instead the VMs that an [[adopt]] rule matches and steliad does not manage, each with the reason
-        #[arg(long, conflicts_with_all = ["patterns", "namespace", "states", "problems"])]
+        #[arg(long, conflicts_with_all = ["patterns", "namespace", "problems"])]
         unmanaged: bool,
         /// With --unmanaged: preview the [[adopt]] rules of this configuration file, which need not be in force; the reason is Adoptable
         /// where steliad would register the VM. - is standard input
@@ -144,7 +141,7 @@ pub(crate) enum Command {
     },
     /// Draw the node: every CPU with its owner
     ///
-    /// Marks each CPU with its owner and the owner's state. With PATTERN, -n or --state, the CPUs of other pods have no mark of their own.
+    /// Marks each CPU with its owner and the owner's state. With PATTERN or -n, the CPUs of other pods have no mark of their own.
     Map {
         #[command(flatten)]
         selection: Selection,
@@ -154,7 +151,7 @@ pub(crate) enum Command {
     },
     /// Print changes as they happen
     ///
-    /// Prints one event per line, until interrupted. With PATTERN or -n, only events of these VMs; with --state, only changes to these states.
+    /// Prints one event per line, until interrupted. With PATTERN or -n, only events of these VMs.
     Monitor(Selection),
     /// Explain a VM, a CPU or the node: causes and fixes
     ///
@@ -266,19 +263,12 @@ pub(crate) enum Command {
 impl Command {
     /// Why there is no answer of this form.
     fn refuses(&self, form: Form) -> Option<&'static str> {
-        let names_vms = match self {
-            Self::Export(Export::Metrics { .. }) => return Some("metrics have no other form"),
-            Self::Export(_) if !form.is_data() => return Some("the object has no table: use -o json"),
-            Self::Ledger(asked) if asked.html && form != Form::Name => {
-                return Some("--html has no other form");
-            }
-            Self::Ledger(asked) => asked.is_about_vms(),
-            Self::List { .. } | Self::Show { .. } | Self::Verify { .. } => true,
-            Self::Rebalance { .. } | Self::Resize { .. } | Self::Release { .. } => true,
-            _ => false,
-        };
-        (form == Form::Name && !names_vms)
-            .then_some("-o name is for list, show, verify, ledger, rebalance, resize and release")
+        match self {
+            Self::Export(Export::Metrics { .. }) => Some("metrics have no other form"),
+            Self::Export(_) if !form.is_data() => Some("the object has no table: use -o json"),
+            Self::Ledger(asked) if asked.html => Some("--html has no other form"),
+            _ => None,
+        }
     }
 }
 

@@ -34,7 +34,6 @@ use export::{metrics, topology};
 use shared::daemon::{self, CALL_TIMEOUT, Client, Failure, Mode, Pods, Selected};
 use shared::files;
 use shared::kernel::{Roots, host_name};
-use shared::output::pager;
 use view::{list, map, monitor, show, status, top};
 
 /// The program: parse, call, print. A wrong command line ends in clap with exit code 2.
@@ -43,22 +42,16 @@ pub fn main() -> ExitCode {
     match CompleteEnv::with_factory(Cli::command).try_complete(std::env::args_os(), None) {
         Ok(false) => {}
         Ok(true) => return ExitCode::SUCCESS,
-        Err(error) => return finish(Err(Failure::Usage(error.to_string())), pager::write),
+        Err(error) => return finish(Err(Failure::Usage(error.to_string()))),
     }
     let cli = Cli::try_parse().unwrap_or_else(|error| cli::help::end(error));
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return finish(Err(Failure::Other(format!("start: {error}"))), pager::write),
+        Err(error) => return finish(Err(Failure::Other(format!("start: {error}")))),
     };
     let roots = Roots::below(cli.root());
     let outcome = runtime.block_on(run(&cli, &roots, async || daemon::connect(CALL_TIMEOUT).await));
-    let _for_the_pager = runtime.enter();
-    let print = if cli.common.no_pager {
-        pager::write
-    } else {
-        pager::print
-    };
-    finish(outcome, print)
+    finish(outcome)
 }
 
 /// Runs the command and returns what is to be printed. `connect` is called only for commands that need the daemon.
@@ -109,7 +102,7 @@ async fn run(
             let selected = client().await?.select(selection).await?;
             let vms = list::Vms::of(&selected);
             let vms = if *problems { vms.in_trouble() } else { vms };
-            selected.with_missing_names(output_options.print(&vms))
+            output_options.print(&vms)
         }
         Command::Show { selection, .. } if selection.is_all() => {
             Err(Failure::Usage("specify a VM (see steliactl list)".to_owned()))
@@ -120,12 +113,12 @@ async fn run(
                 threads: *threads,
                 full: cli.common.full,
             };
-            selected.with_missing_names(output_options.print(&show::gather(&selected, roots, details)?))
+            output_options.print(&show::gather(&selected, roots, details)?)
         }
         Command::Map { selection, svg } => {
             let selected = client().await?.select(selection).await?;
             let map = map::gather(&selected, roots);
-            selected.with_missing_names(if *svg { map.svg() } else { output_options.print(&map) })
+            if *svg { map.svg() } else { output_options.print(&map) }
         }
         Command::Why { what } => why::run(&client().await?, roots, root, what, output_options).await,
         Command::Export(Export::Metrics { textfile }) => {
@@ -139,12 +132,12 @@ async fn run(
             let client = client().await?;
             let selected = Selected::of(selection, client.describe().await?)?;
             let verified = verify::gather(&client, roots, &selected, *demands).await?;
-            selected.with_missing_names(output_options.print(&verified))
+            output_options.print(&verified)
         }
         Command::Ledger(asked) => ledger::run(asked, client, roots, output_options).await,
         Command::Noise(selection) => {
             let selected = client().await?.select(selection).await?;
-            selected.with_missing_names(output_options.print(&noise::gather(roots, &selected).await))
+            output_options.print(&noise::gather(roots, &selected).await)
         }
         Command::Reconcile { dry_run } => {
             output_options.print(&reconcile::reconcile(&client().await?, Mode::of(*dry_run)).await?)
@@ -166,11 +159,11 @@ async fn run(
             let selected = client.select(selection).await?;
             let (source, first) = top::Source::of(&client, roots, &selected, *delay);
             let is_live = count.is_none() && !output_options.form.is_data() && Cli::has_screen();
-            selected.with_missing_names(if is_live {
+            if is_live {
                 top::live(source, first, output_options.style).await
             } else {
                 top::batch(source, *count, output_options).await
-            })
+            }
         }
         Command::Monitor(selection) => {
             monitor::run(&client().await?, selection, output_options, daemon::signals::print).await
@@ -182,17 +175,17 @@ async fn run(
 const MIN_TERMINAL_LINES: usize = 24;
 
 /// Prints the outcome and turns it into the exit code.
-fn finish(outcome: Result<String, Failure>, print: fn(&str) -> io::Result<bool>) -> ExitCode {
+fn finish(outcome: Result<String, Failure>) -> ExitCode {
     let (text, failure) = match outcome {
         Ok(text) => (text, None),
         Err(mut failure) => (failure.take_printed(), Some(failure)),
     };
-    let written = print(&text);
+    let written = output::write(&text);
     let failure = failure.or_else(|| written.err().map(|error| Failure::Other(format!("write: {error}"))));
     let Some(failure) = failure else {
         return ExitCode::SUCCESS;
     };
-    // On a terminal the summary already says it, unless a pager was left before its end.
+    // On a terminal the summary already says it, unless the text is longer than the screen.
     let fits = text.lines().count() < MIN_TERMINAL_LINES;
     let is_seen = fits && io::stdout().is_terminal() && io::stderr().is_terminal();
     if !is_seen || !output::has_sentence(&text, &failure.to_string()) {

@@ -11,8 +11,6 @@ pub enum Form {
     Text,
     /// Text with more columns.
     Wide,
-    /// A name a line, of what the answer is about.
-    Name,
     /// JSON for the eye.
     Json,
     /// JSON on one line.
@@ -72,7 +70,6 @@ impl OutputOptions {
     pub fn print<E: From<PrintError>>(self, answer: &impl Render) -> Result<String, E> {
         let printed = match self.form {
             Form::Text | Form::Wide => answer.text(self.style),
-            Form::Name => answer.names().iter().map(|name| format!("{name}\n")).collect(),
             form => form.write(answer)?,
         };
         match answer.failure() {
@@ -85,11 +82,6 @@ impl OutputOptions {
 /// A command's answer: it serializes for programs and renders as text for people.
 pub trait Render: Serialize {
     fn text(&self, style: TextStyle) -> String;
-
-    /// The names of what the answer is about, for `-o name`.
-    fn names(&self) -> Vec<String> {
-        Vec::new()
-    }
 
     /// Why the exit code is 1 although there is an answer.
     fn failure(&self) -> Option<String> {

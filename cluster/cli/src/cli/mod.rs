@@ -56,9 +56,9 @@ pub struct Cli {
           value_parser = Form::parser([("pretty", Form::Json), ("short", Form::JsonLine), ("off", Form::Text)]),
           default_value = "off", default_missing_value = "pretty", hide_default_value = true, hide_possible_values = true)]
     pub json: Form,
-    /// Output format: table, wide (more columns), json or name (one name per line)
+    /// Output format: table, wide (more columns) or json
     #[arg(short, long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "FORMAT",
-          value_parser = Form::parser([("table", Form::Text), ("wide", Form::Wide), ("json", Form::Json), ("name", Form::Name)]),
+          value_parser = Form::parser([("table", Form::Text), ("wide", Form::Wide), ("json", Form::Json)]),
           hide_possible_values = true)]
     pub output: Option<Form>,
     /// Do not truncate output to the terminal's width

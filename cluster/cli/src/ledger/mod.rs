@@ -224,10 +224,6 @@ impl Render for Ledger {
         parts.join("\n")
     }
 
-    fn names(&self) -> Vec<String> {
-        self.merged.parts.iter().map(|part| part.account.name.clone()).collect()
-    }
-
     fn failure(&self) -> Option<String> {
         let wrong = self.rings.iter().filter(|ring| ring.problem.is_some()).count();
         (wrong > 0).then(|| format!("{wrong} of {} rings cannot be counted", self.rings.len()))

@@ -70,7 +70,7 @@ fn every_vm_has_its_node_and_state_and_trouble_comes_first() {
     let first = text.lines().nth(3).unwrap().split_whitespace().collect::<Vec<_>>();
     assert_eq!(first, ["team-a/db", "w-2", "degraded", "10m", "Evicted"]);
     assert!(text.starts_with("5 VMs on 2 nodes: 1 degraded, 1 waiting, 1 unknown,"));
-    assert_eq!(vms.names()[0], "team-a/db");
+    assert_eq!(vms.vms[0].name(), "team-a/db");
 }
 
 #[test]

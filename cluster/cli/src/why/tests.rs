@@ -35,7 +35,7 @@ fn who_has_the_cpus_is_told_with_the_lists_where_these_are_known() {
     assert_eq!((why.closest.len(), why.failure().is_some()), (2, true));
     let room = WhyAnswer::of(&pod_request("cpus=2,memory=1Gi"), &cluster);
     assert_eq!((room.room, room.failure(), room.closest.len()), (2, None, 0));
-    assert_eq!(room.names(), ["a", "b"]);
+    assert_eq!(room.with_room(), ["a", "b"]);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn a_node_that_says_that_it_is_unusable_is_not_used() {
         object
     });
     let why = WhyAnswer::of(&pod_request("cpus=2,memory=1Gi"), &cluster(&nodes));
-    assert_eq!(why.names(), ["b"]);
+    assert_eq!(why.with_room(), ["b"]);
     assert!(why.nodes[0].reasons[0].what.contains("must not be used"));
 }
 
@@ -113,7 +113,7 @@ fn a_vm_needs_a_node_with_kubevirts_labels_and_devices() {
     ]);
     let cluster = cluster(&objects);
     let why = WhyAnswer::of(&vm().in_cluster(&cluster), &cluster);
-    assert_eq!(why.names(), ["a"], "{why:?}");
+    assert_eq!(why.with_room(), ["a"], "{why:?}");
     let reasons = [1, 2, 3].map(|at: usize| why.nodes[at].reasons[0].detail.as_str());
     let labels = ["kubevirt.io/schedulable=true", "kubevirt.io/cpumanager=true"];
     assert_eq!(reasons, [labels[0], labels[1], "1 requested, 0 left"]);

@@ -46,10 +46,6 @@ const MOVES: [Column<Move>; 4] = [
 ];
 
 impl Render for Rebalanced {
-    fn names(&self) -> Vec<String> {
-        self.moves.iter().map(|row| row.pod.to_string()).collect()
-    }
-
     fn text(&self, style: TextStyle) -> String {
         let moves = self.moves.len() as u64;
         let count = counted(moves, "move");

@@ -19,10 +19,6 @@ impl Render for Released {
     fn text(&self, style: TextStyle) -> String {
         paragraph(&printable(&self.text), style)
     }
-
-    fn names(&self) -> Vec<String> {
-        vec![self.pod.to_string()]
-    }
 }
 
 /// Releases the VM, or with a dry run only says what would happen.

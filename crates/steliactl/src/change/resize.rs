@@ -36,10 +36,6 @@ pub(crate) struct Resized {
 }
 
 impl Render for Resized {
-    fn names(&self) -> Vec<String> {
-        vec![self.pod.to_string()]
-    }
-
     fn text(&self, style: TextStyle) -> String {
         let pod = self.pod.to_string();
         if self.fix.is_empty() {

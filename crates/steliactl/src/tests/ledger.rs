@@ -23,8 +23,6 @@ fn the_ledger_of_a_vm_is_asked_of_its_object_and_of_one_that_ended_of_the_manage
     assert_eq!(none.exit_code(), 3, "{none}");
     assert_eq!(shown(&["ledger", "key"]), json!({"key": "q1w2e3r4"}));
     assert_eq!(shown(&["ledger", "web", "--watch", "2min"])["until_us"], json!(120));
-    let names = steliactl(no_vm().path(), &["ledger", "-o", "name"]).unwrap();
-    assert_eq!(names, "team-a/gone\nteam-a/web\n");
     let failure = steliactl(no_vm().path(), &["ledger", "nobody"]).unwrap_err();
     assert_eq!(failure.exit_code(), 3, "{failure}");
 }
@@ -54,7 +52,6 @@ fn a_report_is_a_page_and_nothing_else() {
         &["ledger", "web", "--html", "-o", "json"][..],
         &["ledger", "--since", "2999-01-01"],
         &["ledger", "--since", "2024-10-02", "--until", "2024-10-01"],
-        &["ledger", "key", "-o", "name"],
     ] {
         assert_eq!(steliactl(no_vm().path(), line).unwrap_err().exit_code(), 2, "{line:?}");
     }

@@ -101,10 +101,6 @@ impl<'a> Vms<'a> {
 }
 
 impl Render for Vms<'_> {
-    fn names(&self) -> Vec<String> {
-        self.vms.iter().map(|one| name(one.vm)).collect()
-    }
-
     fn text(&self, style: TextStyle) -> String {
         if !style.legend {
             return table(&COLUMNS, self.vms.iter().map(|one| one.vm), style);
@@ -136,10 +132,6 @@ pub(crate) const MAX_CONFIG_BYTES: usize = 64 << 10;
 pub(crate) struct Unmanaged(pub Vec<Unadopted>);
 
 impl Render for Unmanaged {
-    fn names(&self) -> Vec<String> {
-        self.0.iter().map(|one| pod(one).to_string()).collect()
-    }
-
     /// For each VM the reason's name, and below it the reason in words.
     fn text(&self, style: TextStyle) -> String {
         if self.0.is_empty() {
@@ -227,7 +219,10 @@ mod tests {
         assert!(!piped.contains("3 VMs"), "{piped}");
         let wide = vms.text(wide());
         says(&wide, &["AGE  FLOAT    CLASS  CONTAINER  UID", "  NOTE\n", PODS[0]]);
-        assert_eq!(vms.names()[2], "payments-production/virt-launcher-database-0-x7k2p");
+        assert_eq!(
+            name(vms.vms[2].vm),
+            "payments-production/virt-launcher-database-0-x7k2p"
+        );
     }
 
     #[test]

@@ -184,18 +184,13 @@ fn changes(properties: &Value, before: &[Reason]) -> String {
     words.join(", ")
 }
 
-/// Whether an event is of a selected VM. With states only its changes to them are; that the daemon appears or vanishes always is.
+/// Whether an event is of a selected VM. That the daemon appears or vanishes is of all.
 fn selects(selection: &Selection, event: &Event, pods: &Pods) -> bool {
     if selection.is_all() || [APPEARED, VANISHED].contains(&event.name()) {
         return true;
     }
-    let to_state = || {
-        let changed = event.json.get("properties")?;
-        let is_degraded = reasons(changed, "Degraded").is_some_and(|all| !all.is_empty());
-        Some(selection.has_state(member(changed, "State"), is_degraded))
-    };
     let is_selected = |uid: &String| selection.has(&pods.get(uid), pods);
-    event.pod.as_ref().is_some_and(is_selected) && (!selection.names_states() || to_state() == Some(true))
+    event.pod.as_ref().is_some_and(is_selected)
 }
 
 /// Prints events until interrupted, or until nobody reads what is printed, as `print` returns; as text, a list of what is wrong already comes first. The daemon
@@ -212,7 +207,7 @@ pub(crate) async fn run(
     let mut signals = Signals::subscribe(client.connection()).await?;
     let mut end = End::new()?;
     if signals.runs() {
-        Selected::of(selection, client.describe().await?)?.with_missing_names(Ok(String::new()))?;
+        Selected::of(selection, client.describe().await?)?;
     }
     let mut known = Known::default();
     let mut received = Some(Received::Daemon { runs: signals.runs() });
@@ -403,10 +398,10 @@ mod tests {
         let pods: Pods = [Pod::unnamed("aaa"), Pod::unnamed("bbb")].into_iter().collect();
         let event = changed(OBJECT, &[("State", Variant::from("waiting"))]).unwrap();
         let selected = |line: &[&str], event: &Event| selects(&selection(line), event, &pods);
-        for line in [&[][..], &["aaa"], &["a*"], &["--state=waiting,releasing"]] {
+        for line in [&[][..], &["aaa"], &["a*"]] {
             assert!(selected(line, &event), "{line:?}");
         }
-        for line in [&["bbb"][..], &["-n", "team-a"], &["--state=isolated"]] {
+        for line in [&["bbb"][..], &["-n", "team-a"]] {
             assert!(!selected(line, &event), "{line:?}");
         }
         assert!(selected(&["bbb"], &Event::daemon(true)));

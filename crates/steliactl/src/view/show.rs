@@ -98,10 +98,6 @@ impl Serialize for Shown<'_> {
 }
 
 impl Render for Shown<'_> {
-    fn names(&self) -> Vec<String> {
-        self.vms.iter().map(|vm| vm.pod().to_string()).collect()
-    }
-
     fn text(&self, style: TextStyle) -> String {
         let vms = self.vms.iter().map(|vm| vm.text(self.details, style));
         let former = self.selected.former_in_words().into_iter();

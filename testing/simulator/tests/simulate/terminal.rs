@@ -129,20 +129,3 @@ fn a_signal_ends_top_and_the_terminal_is_as_it_was() {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(top), nix::sys::signal::Signal::SIGTERM).expect("kill");
     terminal.is_sane();
 }
-
-#[test]
-fn what_a_terminal_shows_goes_through_the_pager() {
-    let simulation = Simulation::start(&scenario(""));
-    let paged = format!(
-        "SYSTEMD_PAGER='sed s/^/paged/' {CTL} export metrics | tail -n 1; SYSTEMD_PAGER='wc -l' {CTL} export metrics"
-    );
-    let screen = Terminal::start(&simulation, &paged).shows("exit 0");
-    // The pipe has the output, the terminal only what the pager printed.
-    assert!(!screen.contains("paged") && !screen.contains("stelia_"), "{screen}");
-    let unpaged = format!("SYSTEMD_PAGER='wc -l' {CTL} --no-pager export metrics");
-    assert!(
-        Terminal::start(&simulation, &unpaged)
-            .shows("exit 0")
-            .contains("stelia_")
-    );
-}

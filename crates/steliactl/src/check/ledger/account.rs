@@ -84,10 +84,6 @@ impl Render for VmAccount {
         parts.retain(|part| !part.is_empty());
         parts.join("\n")
     }
-
-    fn names(&self) -> Vec<String> {
-        vec![self.pod.to_string()]
-    }
 }
 
 impl Render for Watched {
@@ -132,9 +128,5 @@ impl Render for All {
             text += &format!("\n{}", paragraph(&summary, style));
         }
         text
-    }
-
-    fn names(&self) -> Vec<String> {
-        self.0.iter().map(|one| one.pod.to_string()).collect()
     }
 }

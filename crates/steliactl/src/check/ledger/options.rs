@@ -70,11 +70,6 @@ pub(super) enum About {
 }
 
 impl LedgerOptions {
-    /// Whether `-o name` makes sense.
-    pub(crate) fn is_about_vms(&self) -> bool {
-        self.about.is_none() && !self.html && self.watch.is_none()
-    }
-
     /// From when and until when; 0: everything there is, now.
     ///
     /// # Errors

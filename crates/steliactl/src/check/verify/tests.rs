@@ -282,7 +282,7 @@ fn a_vm_that_waits_fails_after_a_minute_unless_that_is_allowed() {
         now: false,
     };
     let allowed = found(&described(), Vec::new(), &none, allowing);
-    assert_eq!((allowed.failure(), allowed.names().len()), (None, 0));
+    assert_eq!((allowed.failure(), allowed.failing().len()), (None, 0));
     says(&text(&allowed), &["WAIT  bbbb", "(2m)", ". 1 waiting."]);
     // It may have been registered long ago: a VM waits in a resize too.
     let mut young = described();
@@ -552,7 +552,7 @@ fn many_vms_with_the_same_are_one_line_and_with_o_wide_one_each() {
         ..TextStyle::from(true)
     };
     assert_eq!(all.text(wide).matches("FAIL").count(), 41);
-    assert_eq!(all.names().len(), 41);
+    assert_eq!(all.failing().len(), 41);
     // In a pipe all are named.
     says(&text(&all), &["4000-8000-000000000017", "4000-8000-000000000039"]);
     // Each has its own words.

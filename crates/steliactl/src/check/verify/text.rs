@@ -5,17 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Finding, Kind, RELEASED, Verified};
 use crate::check::{first_few, group_by_key};
 use crate::shared::daemon::{Pod, age, counted_uids, whose};
-use crate::shared::output::{Block, FAIL, Meaning, NOTE, Render, TextStyle, counted, natural, paragraph};
+use crate::shared::output::{Block, FAIL, Meaning, NOTE, Render, TextStyle, counted, paragraph};
 
 impl Render for Verified {
-    /// The VMs because of which the command fails.
-    fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.failing().iter().map(ToString::to_string).collect();
-        names.sort_by_cached_key(|name| natural(name));
-        names.dedup();
-        names
-    }
-
     fn text(&self, style: TextStyle) -> String {
         let blank = if self.findings.is_empty() { "" } else { "\n" };
         let blocks: String = self.blocks(style).iter().map(|block| block.text(style)).collect();
@@ -41,7 +33,7 @@ impl Verified {
     }
 
     /// The VMs because of which the command fails.
-    fn failing(&self) -> BTreeSet<&Pod> {
+    pub(super) fn failing(&self) -> BTreeSet<&Pod> {
         let failing = self.findings.iter().filter(|one| one.fails && !one.is_of_node());
         failing.map(|one| &one.pod).collect()
     }

@@ -1,12 +1,10 @@
-//! The VMs that a command is about: by patterns, by namespace and by state.
+//! The VMs that a command is about: by patterns and by namespace.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use clap::Args;
-use clap::builder::PossibleValuesParser;
 use clap_complete::engine::ArgValueCandidates;
-use stelia_api::State;
 use stelia_model::Instance;
 
 use super::condition::order;
@@ -14,14 +12,6 @@ use super::failure::Failure;
 use super::names::{VmPattern, is_glob, none_on, vms};
 use super::node::{Description, former_in_words, former_vms};
 use super::pod::{Pod, Pods};
-
-/// Selects the VMs with reasons of degradation, whatever their state.
-const DEGRADED: &str = "degraded";
-
-/// What a state may be called.
-fn states() -> PossibleValuesParser {
-    PossibleValuesParser::new(State::NAMES.into_iter().chain([DEGRADED]))
-}
 
 /// Without anything all VMs are selected.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
@@ -33,10 +23,6 @@ pub(crate) struct Selection {
     /// Only VMs in this namespace
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
-    /// Only VMs in one of these states, separated by commas: waiting, isolated, pinned, shared, evicted or releasing; degraded selects
-    /// every VM with a problem
-    #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = states(), hide_possible_values = true)]
-    states: Vec<String>,
 }
 
 impl Selection {
@@ -45,18 +31,7 @@ impl Selection {
         *self == Self::default()
     }
 
-    /// Whether a state is selected.
-    pub(crate) fn has_state(&self, state: &str, degraded: bool) -> bool {
-        let is = |one: &String| one == state || (one == DEGRADED && degraded);
-        self.states.is_empty() || self.states.iter().any(is)
-    }
-
-    /// Whether states are named.
-    pub(crate) fn names_states(&self) -> bool {
-        !self.states.is_empty()
-    }
-
-    /// Whether a pod of these is selected, whatever its state.
+    /// Whether a pod of these is selected.
     pub(crate) fn has(&self, pod: &Pod, among: &Pods) -> bool {
         let is_named = self.patterns.is_empty() || self.patterns.iter().any(|one| pod.fits(one, among));
         is_named && self.has_namespace(pod)
@@ -66,22 +41,21 @@ impl Selection {
         self.namespace.as_ref().is_none_or(|one| *one == pod.pod_namespace)
     }
 
-    fn selects(&self, vm: &Instance, among: &Pods) -> bool {
-        let is_degraded = !vm.degraded.is_empty();
-        self.has(&Pod::of(&vm.pod, vm), among) && self.has_state(vm.state.name(), is_degraded)
-    }
-
     /// Keeps the selected instances of a description, of which some may have ended; the rest of it stays.
     pub(crate) fn retain(&self, description: &mut Description) {
         let all = Pods::of(description);
-        description.node.instances.retain(|_, vm| self.selects(vm, &all));
+        description
+            .node
+            .instances
+            .retain(|uid, vm| self.has(&Pod::of(uid, vm), &all));
     }
 
-    /// The selected ones of [`former_vms`]. They have no state.
+    /// The selected ones of [`former_vms`].
     pub(crate) fn former(&self, description: &Description) -> Vec<(Pod, u64)> {
         let pods: Pods = former_vms(description).map(|(pod, _)| pod).collect();
-        let is_selected = |(pod, _): &(Pod, u64)| self.states.is_empty() && self.has(pod, &pods);
-        former_vms(description).filter(is_selected).collect()
+        former_vms(description)
+            .filter(|(pod, _)| self.has(pod, &pods))
+            .collect()
     }
 }
 
@@ -95,8 +69,6 @@ pub(crate) struct Selected {
     pub vms: Vec<Arc<Instance>>,
     /// Those that were released or ended and may run on, each with when that was.
     pub former: Vec<(Pod, u64)>,
-    /// Of each name and pattern that no VM has or had, what may be meant.
-    missing: Vec<String>,
     /// Those of `former` that were asked for by name, which no other VM has.
     pub released: Vec<(Pod, u64)>,
 }
@@ -111,13 +83,12 @@ impl Selected {
             vms,
             former: former_vms(&described).collect(),
             described,
-            missing: Vec::new(),
             released: Vec::new(),
         }
     }
 
     /// # Errors
-    /// No VM is in the namespace, or none has or had any of the names and patterns.
+    /// No VM is in the namespace, or none has or had one of the names and patterns: with what may be meant.
     pub(crate) fn of(selection: &Selection, described: Description) -> Result<Self, Failure> {
         let (all, former) = (Pods::of(&described), selection.former(&described));
         let pods = || former.iter().map(|(pod, _)| pod).chain(all.iter());
@@ -141,36 +112,26 @@ impl Selected {
                 released.extend(gone);
             }
         }
+        if !missing.is_empty() {
+            return Err(Failure::NoSuchInstance(missing.join("; ")));
+        }
         let mut selected = Self::all(described);
-        selected.vms.retain(|vm| selection.selects(vm, &all));
-        let selected = Self {
+        selected.vms.retain(|vm| selection.has(&Pod::of(&vm.pod, vm), &all));
+        Ok(Self {
             selection: selection.clone(),
             former,
-            missing,
             released,
             ..selected
-        };
-        selected.if_any_is_known()
+        })
     }
 
     /// For a command to which the name of a VM that was released is that of none.
     ///
     /// # Errors
-    /// No VM has any of the names and patterns.
-    pub(super) fn without_released(mut self) -> Result<Self, Failure> {
-        let released = self.released.iter().map(std::slice::from_ref);
-        let released = released.filter_map(|one| former_in_words(&self.described, one));
-        self.missing.extend(released);
-        self.if_any_is_known()
-    }
-
-    /// These, unless no given name or pattern is one of them.
-    fn if_any_is_known(self) -> Result<Self, Failure> {
-        let is_any = self.missing.is_empty() || self.missing.len() < self.selection.patterns.len();
-        if is_any || !self.vms.is_empty() {
-            return Ok(self);
-        }
-        Err(Failure::NoSuchInstance(self.missing.join("; ")))
+    /// A name is that of a VM that was released or ended.
+    pub(super) fn without_released(self) -> Result<Self, Failure> {
+        let released = former_in_words(&self.described, &self.released);
+        released.map_or(Ok(self), |words| Err(Failure::NoSuchInstance(words)))
     }
 
     /// Which were released or ended, and what to do.
@@ -186,28 +147,8 @@ impl Selected {
 
     /// Whether it is one word, which names one VM, and nothing else.
     pub(crate) fn is_name(&self) -> bool {
-        let Selection {
-            patterns,
-            namespace,
-            states,
-        } = &self.selection;
-        matches!(patterns.as_slice(), [one] if !is_glob(one.as_str())) && namespace.is_none() && states.is_empty()
-    }
-
-    /// The outcome of a command about these. It fails if a given name matches no VM.
-    ///
-    /// # Errors
-    /// [`Failure::Partial`] with the outcome, or the outcome's own.
-    pub(crate) fn with_missing_names(&self, outcome: Result<String, Failure>) -> Result<String, Failure> {
-        let (printed, reason) = match outcome {
-            _ if self.missing.is_empty() => return outcome,
-            Ok(printed) => (printed, None),
-            Err(Failure::Partial { printed, reason, .. }) => (printed, Some(reason)),
-            Err(failure) => return Err(failure),
-        };
-        let reasons: Vec<String> = self.missing.iter().cloned().chain(reason).collect();
-        let (reason, code) = (reasons.join("; "), 3);
-        Err(Failure::Partial { printed, reason, code })
+        let Selection { patterns, namespace } = &self.selection;
+        matches!(patterns.as_slice(), [one] if !is_glob(one.as_str())) && namespace.is_none()
     }
 }
 
@@ -235,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn vms_are_selected_by_name_pattern_uid_namespace_and_state_and_come_in_the_order_of_a_list() {
+    fn vms_are_selected_by_name_pattern_uid_and_namespace_and_come_in_the_order_of_a_list() {
         let both = [PODS[1], PODS[0]];
         for (line, expected) in [
             (&[][..], &both[..]),
@@ -254,10 +195,6 @@ mod tests {
             (&[PODS[1]], &PODS[1..2]),
             (&["web", PODS[1]], &both),
             (&["-n", "team-a"], &both),
-            (&["-n", "team-a", "--state=isolated"], &PODS[..1]),
-            (&["--state=pinned,degraded"], &PODS[1..2]),
-            // Its VMs have other states.
-            (&["-n", "team-a", "--state=releasing"], &[]),
         ] {
             let selected = selected(line).unwrap();
             let uids: Vec<&str> = selected.vms.iter().map(|vm| vm.pod.as_str()).collect();
@@ -297,26 +234,16 @@ mod tests {
             "db*",
         ] {
             assert_eq!(selected(&[none]).unwrap_err().exit_code(), 3, "{none}");
-            // The others are the answer.
-            let some = selected(&["web", none]).unwrap();
-            assert_eq!(some.vms.len(), 1, "{none}");
-            let Err(Failure::Partial {
-                printed,
-                reason,
-                code: 3,
-            }) = some.with_missing_names(Ok("answer".to_owned()))
-            else {
-                panic!("{none}")
-            };
-            assert!(printed == "answer" && reason.contains(none), "{reason}");
+            // Nothing is done for the others.
+            let failure = selected(&["web", none]).unwrap_err();
+            assert!(
+                failure.exit_code() == 3 && failure.to_string().contains(none),
+                "{failure}"
+            );
         }
         assert_eq!(selected(&["-n", "team-b"]).unwrap_err().exit_code(), 3);
         let meant = selected(&["we"]).unwrap_err().to_string();
         says(&meant, &["did you mean team-a/virt-launcher-web-2-abcde, "]);
-        assert_eq!(
-            selected(&["web"]).unwrap().with_missing_names(Ok(String::new())),
-            Ok(String::new())
-        );
     }
 
     #[test]
@@ -339,7 +266,5 @@ mod tests {
         for line in [&["virt*"][..], &["-n", "team-a"], &[]] {
             says(&of(line).unwrap().former_in_words().unwrap(), &[words]);
         }
-        // They have no state.
-        assert!(of(&["--state=isolated"]).unwrap().former.is_empty());
     }
 }

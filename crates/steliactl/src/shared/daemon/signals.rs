@@ -11,7 +11,7 @@ use zbus::message::{Message, Type};
 use zbus::{Connection, MatchRule, MessageStream, fdo};
 
 use super::failure::Failure;
-use crate::shared::output::pager;
+use crate::shared::output;
 
 /// Signals that may be queued while the reader of standard output is slow.
 const MAX_QUEUED_SIGNALS: usize = 4096;
@@ -122,7 +122,7 @@ fn is_read() -> bool {
 
 /// Prints a text at once; returns whether standard output still has a reader.
 pub(crate) fn print(text: &str) -> Result<bool, Failure> {
-    pager::write(text).map_err(|error| Failure::Other(format!("write: {error}")))
+    output::write(text).map_err(|error| Failure::Other(format!("write: {error}")))
 }
 
 /// The owner of the daemon's name after a NameOwnerChanged of the bus itself; `Some(None)`: the name has no owner.

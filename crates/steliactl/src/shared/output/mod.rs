@@ -4,10 +4,9 @@
 pub(crate) mod blocks;
 #[cfg(test)]
 pub(crate) mod manual;
-pub(crate) mod pager;
 
 use std::fmt;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::time::{Duration, UNIX_EPOCH};
 
 use askama::filters::{Escaper, Html};
@@ -25,6 +24,15 @@ pub(crate) use stelia_table::{
 /// How many columns a text takes.
 pub(crate) fn columns(text: &str) -> usize {
     text.width()
+}
+
+/// Writes a text to standard output at once; returns whether that still has a reader, as not for `steliactl list | head`.
+pub(crate) fn write(text: &str) -> io::Result<bool> {
+    let mut out = io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        other => other.map(|()| true),
+    }
 }
 
 /// Says something on standard error, which may be closed, besides a whole answer.
