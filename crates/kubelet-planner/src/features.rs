@@ -9,9 +9,6 @@ use std::collections::BTreeMap;
 
 use stelia_cpus::text::named;
 
-use super::merge::{self, Policy};
-use super::settings::{CpuManager, MemoryManager, Settings};
-
 /// The minor version of the kubelet that the planner predicts: 1.36.
 pub const KUBELET: u32 = 36;
 
@@ -112,37 +109,11 @@ impl Gate {
     }
 }
 
-/// The features that these settings choose and that kubelet does not have by default.
-pub fn chosen(settings: &Settings) -> Vec<&'static Feature> {
-    let mut names = Vec::new();
-    if let CpuManager::Static { options, .. } = &settings.cpu_manager {
-        names.push("cpuManagerPolicy");
-        names.extend(options.on());
-    }
-    if settings.memory_manager != MemoryManager::None {
-        names.push("memoryManagerPolicy");
-    }
-    if settings.topology_policy != Policy::None {
-        names.push("topologyManagerPolicy");
-        let options = settings.topology_options;
-        let default = merge::MergeOptions::default();
-        if options.prefer_closest_numa_nodes {
-            names.push("prefer-closest-numa-nodes");
-        }
-        if options.max_allowable_numa_nodes != default.max_allowable_numa_nodes {
-            names.push("max-allowable-numa-nodes");
-        }
-    }
-    let features = FEATURES.iter();
-    features.filter(|feature| names.contains(&feature.name)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::cpus::CpuOptions;
 
     fn feature(name: &str) -> &'static Feature {
         FEATURES.iter().find(|feature| feature.name == name).unwrap()
@@ -200,31 +171,5 @@ mod tests {
             feature("full-pcpus-only").history(),
             "alpha 1.22, beta 1.23, stable 1.33"
         );
-    }
-
-    #[test]
-    fn every_option_that_is_on_is_a_feature() {
-        let options = CpuOptions {
-            full_pcpus_only: true,
-            distribute_cpus_across_numa: true,
-            align_by_socket: true,
-            distribute_cpus_across_cores: true,
-            prefer_align_cpus_by_uncorecache: true,
-            strict_cpu_reservation: true,
-        };
-        let settings = Settings {
-            cpu_manager: CpuManager::reserving(options, "0".parse().unwrap()),
-            memory_manager: MemoryManager::Static {
-                reserved: BTreeMap::new(),
-            },
-            topology_policy: Policy::Restricted,
-            topology_options: merge::MergeOptions {
-                prefer_closest_numa_nodes: true,
-                max_allowable_numa_nodes: 16,
-            },
-            ..Settings::default()
-        };
-        assert_eq!(chosen(&settings).len(), FEATURES.len());
-        assert_eq!(chosen(&Settings::default()), Vec::<&Feature>::new());
     }
 }

@@ -10,7 +10,6 @@
 //! | [`devices`] | Device Manager: which devices does it get? |
 //! | [`until_full`] | how many of a pod fit? |
 //! | [`start_errors`] | what keeps kubelet from starting with a configuration? |
-//! | [`variants`], [`with_settings`] | the same under other settings of kubelet |
 //! | [`features`] | which versions have the settings, and which feature gates do these need? |
 //! | [`manifest`] | a manifest as the API server would store it |
 //! | [`merge`] | Topology Manager: which NUMA nodes do all the hints agree on, and is the pod admitted? |
@@ -25,7 +24,6 @@ pub mod manifest;
 pub mod memory;
 pub mod merge;
 mod node;
-mod other_settings;
 mod pod;
 mod settings;
 pub mod start_errors;
@@ -35,7 +33,6 @@ mod testing;
 pub use admission::{Admission, ContainerAllocation, Cpus, Merge, Rejection, admit};
 pub use how_many_fit::{Fill, until_full};
 pub use node::{MAX_NODES, Machine, Node, NodeState, NumaNode, StartError};
-pub use other_settings::{VariantError, go_together, variants, with_settings};
 pub use pod::{Amounts, Container, ContainerKind, Pod, Resources};
 pub use settings::{CpuManager, MemoryManager, Settings};
 pub use start_errors::StartProblem;

@@ -40,6 +40,15 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// Whether the CPU Manager and the Topology Manager start beside each other; each checks its own settings itself. `align-by-socket` does
+    /// not go with `single-numa-node`.
+    pub fn go_together(&self) -> bool {
+        let by_socket = matches!(&self.cpu_manager, CpuManager::Static { options, .. } if options.align_by_socket);
+        !(by_socket && self.topology_policy == merge::Policy::SingleNumaNode)
+    }
+}
+
 /// `cpuManagerPolicy`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "policy", rename_all = "lowercase")]

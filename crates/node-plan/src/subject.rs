@@ -30,8 +30,6 @@ pub struct Subject {
     pub room: Option<Room>,
     /// What is wrong with kubelet's files and does not keep it from starting.
     pub faults: Vec<String>,
-    /// The feature gates in kubelet's configuration; `None` where that is not known.
-    pub gates: Option<BTreeMap<String, bool>>,
     /// The CPUs that no container gets for itself.
     pub reserved: CpuSet,
     /// Resources of whose devices only the number is known: the planner's ids of them are none of the node's.
@@ -97,7 +95,6 @@ impl Subject {
         let mut subject = Self::of_facts(facts, settings, &config.reserved_system_cpus, notes)?;
         subject.warnings = config.warnings.iter().map(ToString::to_string).collect();
         subject.warnings.extend(unknown_gates(config));
-        subject.gates = Some(config.feature_gates.clone());
         Ok(subject)
     }
 
@@ -163,7 +160,6 @@ impl Subject {
             warnings: Vec::new(),
             room: None,
             faults: Vec::new(),
-            gates: None,
             counted: BTreeSet::new(),
         })
     }

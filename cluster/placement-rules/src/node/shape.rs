@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use kubelet_planner::cpus::{CpuGroups, CpuOptions, Kubelet};
 use kubelet_planner::merge::{self, Policy, Scope};
-use kubelet_planner::{
-    CpuManager, MAX_NODES, Machine, MemoryManager, Node, NodeState, NumaNode, Pod, Settings, VariantError, go_together,
-};
+use kubelet_planner::{CpuManager, MAX_NODES, Machine, MemoryManager, Node, NodeState, NumaNode, Pod, Settings};
 use stelia_cpus::{CpuSet, NodeSet, Topology};
 use stelia_koordinator::allocator::{AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HostTables};
 use stelia_koordinator::report::NodeResourceTopology;
@@ -71,13 +69,10 @@ impl NodeShape {
             cpus: CpuGroups::new(&key.topology, &key.caches),
             numa: key.distances.iter().map(|(id, row)| (*id, numa(row))).collect(),
         };
-        go_together(&key.settings).map_err(|cause| match cause {
-            VariantError::Start(cause) => NodeError::Start(cause),
-            VariantError::SocketOfOneNode => {
-                let why = "it does not go with the policy single-numa-node";
-                invalid("options", "align-by-socket", why)
-            }
-        })?;
+        if !key.settings.go_together() {
+            let why = "it does not go with the policy single-numa-node";
+            return Err(invalid("options", "align-by-socket", why));
+        }
         let kubelet = Node::running(machine, key.settings.clone(), NodeState::default())?;
         Ok(Self {
             host: Arc::new(HostTables::new(&key.topology)),

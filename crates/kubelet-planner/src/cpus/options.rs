@@ -99,7 +99,7 @@ impl CpuOptions {
     }
 
     /// Whether kubelet starts with these options on this node. That align-by-socket excludes the Topology Manager's
-    /// policy single-numa-node is checked by [`go_together`](crate::go_together).
+    /// policy single-numa-node is checked by [`Settings::go_together`](crate::Settings::go_together).
     ///
     /// # Errors
     /// Two options exclude each other, or an option is incompatible with the node.

@@ -1,11 +1,10 @@
 //! The answer: what becomes of the pod, as the planner or the allocator says it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use kubelet_planner::manifest::Described;
 use kubelet_planner::{
-    Container, ContainerAllocation, ContainerKind, Cpus, Pod, Rejection, Settings, VariantError, admit, features,
-    until_full, with_settings,
+    Container, ContainerAllocation, ContainerKind, Cpus, Pod, Rejection, Settings, admit, until_full,
 };
 use serde::Serialize;
 use stelia_cpus::{CpuSet, NodeSet};
@@ -13,7 +12,6 @@ use stelia_koordinator::allocator::{CpuSource, evaluate};
 use stelia_node_plan::hints::free;
 use stelia_node_plan::planned_nodes::PlannedNodes;
 use stelia_node_plan::room::Fit;
-use stelia_node_plan::settings::options_on;
 use stelia_node_plan::{Subject, why};
 
 use super::text;
@@ -51,7 +49,6 @@ pub(super) struct Answer {
     /// What was free by NUMA node before the pod, of each resource that the Topology Manager considers: CPUs, devices, bytes.
     pub(super) free: BTreeMap<String, BTreeMap<u32, u64>>,
     pub(super) until_full: Option<Fits>,
-    pub(super) what_if: Vec<WhatIf>,
 }
 
 /// The reason of a rejection where kubelet's answer is not predicted.
@@ -94,17 +91,6 @@ pub(super) struct Fits {
     pub(super) cpus: Vec<CpuSet>,
     /// The rejection of the next one; null: the search ended at the limit, and there may be room for more.
     pub(super) then: Option<Rejected>,
-}
-
-/// The answer under other settings.
-#[derive(Debug, Serialize)]
-pub(super) struct WhatIf {
-    /// In which of them they differ from the node's, or `now`.
-    pub(super) change: String,
-    /// Feature gates that these settings need and that are off: kubelet does not start before they are on.
-    pub(super) missing_gates: BTreeSet<&'static str>,
-    #[serde(flatten)]
-    pub(super) answer: Answer,
 }
 
 impl Answer {
@@ -254,34 +240,6 @@ impl Fits {
             count: fill.pods.len(),
             cpus: fill.pods.iter().map(own_cpus).collect(),
             then: fill.end.map(|rejection| Rejected::new(&rejection, pod, subject)),
-        }
-    }
-}
-
-impl WhatIf {
-    pub(super) fn new(settings: Settings, subject: &Subject, question: &Described) -> Self {
-        let own = subject.node.settings();
-        let change = match options_on(&settings.cpu_manager).join(", ") {
-            _ if settings == *own => "now".to_owned(),
-            _ if settings.cpu_manager == own.cpu_manager => format!("topology {}", text::topology(&settings)),
-            options if options.is_empty() => "no CPU manager options".to_owned(),
-            options => options,
-        };
-        let gates = subject.gates.clone().unwrap_or_default();
-        let needed = features::chosen(&settings).into_iter();
-        let needed = needed.filter_map(|feature| feature.gate(features::KUBELET));
-        let missing = needed.filter(|gate| !gate.is_on(&gates)).map(|gate| gate.name);
-        let with = |node| {
-            let mut subject = subject.clone();
-            subject.node = node;
-            Answer::of_kubelet(question, &subject, true)
-        };
-        let without = |cause: VariantError| Answer::about(question).refused(*Rejected::unknown(cause.to_string(), ""));
-        let answer = with_settings(&subject.node, settings).map_or_else(without, with);
-        Self {
-            change,
-            missing_gates: missing.collect(),
-            answer,
         }
     }
 }

@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use kubelet_planner::manifest::{self, Described, NodeRequirements};
-use kubelet_planner::variants;
 use stelia_koordinator::allocator::AllocationRequest;
 use stelia_koordinator::allocator::command_line::names;
 use stelia_koordinator::allocator::evaluate::ScoringStrategy;
@@ -26,7 +25,7 @@ use stelia_node_plan::devices::DeviceWords;
 use crate::shared::daemon::{Client, Failure};
 use crate::shared::files;
 use crate::shared::output::OutputOptions;
-use answer::{Answer, WhatIf};
+use answer::Answer;
 
 pub(crate) use subject::forgotten;
 
@@ -60,10 +59,6 @@ pub(crate) struct PlanOptions {
     /// Print how many such pods kubelet would admit, one after the other
     #[arg(long)]
     until_full: bool,
-    /// Also print the answer for other policies and scopes of the Topology Manager and other options of the CPU manager, each with the
-    /// feature gates to turn on
-    #[arg(long)]
-    what_if: bool,
     /// For steliad. At the end: its heading holds for all options that follow.
     #[command(flatten)]
     request: AllocationRequest,
@@ -156,10 +151,10 @@ impl PlanOptions {
             ..AllocationRequest::default()
         };
         let for_steliad = self.request != no_more || self.scoring_strategy.is_some();
-        let for_kubelet = self.until_full || self.what_if || !self.devices.is_empty() || self.kubelet_version.is_some();
+        let for_kubelet = self.until_full || !self.devices.is_empty() || self.kubelet_version.is_some();
         let why = match by_steliad {
             true if for_kubelet => {
-                "steliad assigns the CPUs: --until-full, --what-if, --devices and --kubelet-version are for kubelet"
+                "steliad assigns the CPUs: --until-full, --devices and --kubelet-version are for kubelet"
             }
             false if for_steliad => {
                 "kubelet assigns the CPUs: the options for nodes whose cpu-source is steliad have no effect"
@@ -189,13 +184,7 @@ impl PlanOptions {
         if !self.devices.is_empty() {
             subject = subject.with_devices(&self.devices).map_err(Failure::Other)?;
         }
-        let mut answer = Answer::of_kubelet(question, &subject, self.until_full);
-        if self.what_if {
-            let variants = variants(subject.node.settings()).into_iter();
-            let others = variants.map(|settings| WhatIf::new(settings, &subject, question));
-            answer.what_if = others.collect();
-        }
-        Ok(answer)
+        Ok(Answer::of_kubelet(question, &subject, self.until_full))
     }
 }
 

@@ -107,7 +107,6 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, Box<Rej
         let fix = "; fix: drain the node of pods with devices, then restart kubelet";
         forgotten(unusable) + if unusable.is_damaged { fix } else { "" }
     }));
-    subject.gates = Some(config.feature_gates.clone());
     let by_file = cpus.filter(|state| state.schema == Schema::V4).map(|_| V4_SINCE);
     Ok(subject.with_version(version.or(by_file)))
 }

@@ -1,17 +1,15 @@
 //! The answer as text.
 
-use std::collections::BTreeSet;
-
 use kubelet_planner::merge::Policy;
 use kubelet_planner::{CpuManager, Cpus, MemoryManager, Settings};
-use stelia_cpus::{CpuSet, NodeSet};
+use stelia_cpus::CpuSet;
 use stelia_kernel::locality::size;
 use stelia_koordinator::allocator::evaluate;
 use stelia_node_plan::hints::free_words;
 use stelia_node_plan::settings::options_on;
 
-use super::answer::{Answer, Fits, Rejected, Row, UNKNOWN, WhatIf};
-use crate::shared::output::{Column, TextStyle, column, headed, properties, table};
+use super::answer::{Answer, Fits, Rejected, Row, UNKNOWN};
+use crate::shared::output::{Column, TextStyle, column, properties, table};
 
 const CONTAINERS: [Column<Row>; 6] = [
     column("CONTAINER", |row: &Row| row.given.container.clone())
@@ -39,28 +37,6 @@ const CONTAINERS: [Column<Row>; 6] = [
         devices.collect::<Vec<_>>().join(", ")
     })
     .wraps(),
-];
-
-const WHAT_IF: [Column<WhatIf>; 4] = [
-    column("SETTINGS", |other: &WhatIf| other.change.clone()).wraps(),
-    column("FITS", |other: &WhatIf| {
-        other.answer.until_full.as_ref().map(count).unwrap_or_default()
-    })
-    .right(),
-    column("FIRST POD", |WhatIf { answer, .. }: &WhatIf| match answer.why() {
-        Some(why) => why.reason.clone(),
-        None => match answer.until_full.iter().flat_map(|fits| &fits.cpus).next() {
-            Some(cpus) if !cpus.is_empty() => cpus.to_string(),
-            _ => "shared".to_owned(),
-        },
-    })
-    .wraps(),
-    column("NUMA", |other: &WhatIf| {
-        let rows = other.answer.containers.iter();
-        let nodes: NodeSet = rows.clone().flat_map(|row| &row.numa_nodes).copied().collect();
-        let worst = rows.filter_map(|row| Some(row.locality.as_ref()?.verdict)).max();
-        nodes.to_string() + &worst.map(|worst| format!(", {worst}")).unwrap_or_default()
-    }),
 ];
 
 /// Limit of the pods of `--until-full` that are listed one by one.
@@ -98,27 +74,7 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
     if !answer.containers.is_empty() {
         parts.push(format!("\n{}", table(&CONTAINERS, &answer.containers, style)));
     }
-    if !answer.what_if.is_empty() {
-        let all = answer.what_if.iter();
-        let is_any = all.clone().any(|other| other.answer.why().is_none());
-        let others = if is_any {
-            table(&WHAT_IF, &answer.what_if, style)
-        } else {
-            format!("None of these {} admits the pod.\n", all.len())
-        };
-        parts.push(headed("Other settings of kubelet", style, others));
-        let refusals = all.clone().filter_map(|other| other.answer.why()).map(refusal);
-        let gates = all.filter(|_| is_any).flat_map(gates);
-        let notes: BTreeSet<String> = gates.chain(refusals).collect();
-        parts.push(properties(notes.into_iter().map(|note| ("Note", note)), style));
-    }
     parts.concat()
-}
-
-/// The feature gates that these settings need.
-fn gates(other: &WhatIf) -> impl Iterator<Item = String> {
-    let gates = other.missing_gates.iter();
-    gates.map(|gate| format!("{} needs the feature gate {gate}", other.change))
 }
 
 /// Kubelet's reason and message.
@@ -184,7 +140,7 @@ fn kubelet(settings: &Settings, reserved: &CpuSet) -> String {
 }
 
 /// The Topology Manager's policy, with its scope where it merges hints.
-pub(super) fn topology(settings: &Settings) -> String {
+fn topology(settings: &Settings) -> String {
     match settings.topology_policy {
         Policy::None => Policy::None.to_string(),
         policy => format!("{policy}, scope {}", settings.topology_scope),
@@ -199,8 +155,6 @@ mod tests {
 
     #[test]
     fn every_column_is_explained() {
-        let columns = |part| explained("COLUMNS", Some(part));
-        assert_eq!(columns("plan"), headings(&CONTAINERS));
-        assert_eq!(columns("plan: other settings"), headings(&WHAT_IF));
+        assert_eq!(explained("COLUMNS", Some("plan")), headings(&CONTAINERS));
     }
 }

@@ -42,15 +42,7 @@ fn every_member_that_is_printed_is_documented() {
         ("doctor --kubelet-state", &["doctor", "--kubelet-state", "/nonexistent"]),
         (
             "plan",
-            &[
-                "plan",
-                "--node",
-                node,
-                "-c",
-                "cpus=2,memory=1Gi",
-                "--what-if",
-                "--until-full",
-            ],
+            &["plan", "--node", node, "-c", "cpus=2,memory=1Gi", "--until-full"],
         ),
         ("plan", &["plan", "--node", node, "-c", "cpus=64,memory=1Gi"]),
         ("doctor", &["doctor"]),

@@ -67,7 +67,7 @@ fn options_for_the_other_one_are_refused() {
     let (_folder, node) = described();
     let kubelets = super::node(STATIC);
     for line in [
-        format!("{node} --cpus 1 --what-if"),
+        format!("{node} --cpus 1 --until-full"),
         format!("{node} --cpus 1 --devices a/b=0:1"),
         format!("{TWO} --qos LS"),
         format!("{TWO} --cpus 1"),

@@ -1,4 +1,4 @@
-//! Described nodes, invalid words, other settings.
+//! Described nodes, invalid words.
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn a_described_node_answers_as_this_one_does() {
     write(here.path(), "worker.json", printed(&facts));
     let file = here.path().join("worker.json").display().to_string();
     for cpus in ["2", "8", "13", "1500m"] {
-        let line = format!("-c cpus={cpus},memory=1Gi --until-full --what-if");
+        let line = format!("-c cpus={cpus},memory=1Gi --until-full");
         let described = answered(Path::new("/nowhere"), &format!("{line} --node {file}"));
         let own = answered(here.path(), &line);
         assert_eq!(described["node"], "worker-7");
@@ -75,26 +75,4 @@ fn a_wrong_word_is_wrong_usage() {
     ] {
         assert!(is_refused(words), "{words:?}");
     }
-}
-
-#[test]
-fn other_settings_name_the_gates_that_are_off() {
-    // The gates of the kubelet on this node.
-    let gates = "featureGates: {CPUManagerPolicyAlphaOptions: true, CPUManagerPolicyBetaOptions: false}\n";
-    let missing = |gates: &str, option: &str| {
-        let answer = answered(node(&format!("{STATIC}{gates}")).path(), &format!("{TWO} --what-if"));
-        let has = |row: &&Value| row["settings"]["cpu_manager"]["options"][option] == true;
-        let row = answer["what_if"].as_array().unwrap().iter().find(has).unwrap();
-        row["missing_gates"].clone()
-    };
-    assert_eq!(missing("", "align-by-socket"), json!(["CPUManagerPolicyAlphaOptions"]));
-    assert_eq!(missing("", "distribute-cpus-across-numa"), json!([]));
-    assert_eq!(missing(gates, "align-by-socket"), json!([]));
-    let beta = json!(["CPUManagerPolicyBetaOptions"]);
-    assert_eq!(missing(gates, "distribute-cpus-across-numa"), beta);
-}
-
-#[test]
-fn other_settings_are_printed_with_their_gates() {
-    insta::assert_snapshot!(told(node(STATIC).path(), &format!("{TWO} --what-if")));
 }

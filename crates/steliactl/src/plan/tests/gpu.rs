@@ -144,23 +144,6 @@ fn an_instance_of_40_cpus_is_on_one_socket_with_its_gpus() {
     insta::assert_snapshot!(text);
 }
 
-/// Where both are free at one socket, it is chosen although the other has more of each.
-#[test]
-fn what_if_compares_where_the_gpus_are() {
-    let scene = Scene::new(1, "0,128", &[100, 60]);
-    let answer = scene.answer(&format!("{INSTANCE} --devices nvidia.com/gpu=0:1/4,1:2/4 --what-if"));
-    for row in answer["what_if"].as_array().unwrap() {
-        let none = row["settings"]["topology_policy"] == "none";
-        let locality = if none { "apart" } else { "one-node" };
-        holds(
-            row,
-            json!({
-                "/containers/0/numa_nodes": "1", "/containers/0/locality/verdict": locality, "/until_full/count": 1,
-            }),
-        );
-    }
-}
-
 /// A GPU at each of eight NUMA nodes, of which two are free: 20 CPUs and two GPUs need two nodes, and their memory would fit on one. So no NUMA
 /// nodes are preferred by all, and kubelet takes the lowest two.
 #[test]

@@ -48,32 +48,6 @@ fn more_of_it_fit_until_kubelet_says_no() {
 }
 
 #[test]
-fn settings_are_compared_side_by_side() {
-    let answer = answered(node(STATIC).path(), "-c cpus=6,memory=1Gi --what-if");
-    let rows = answer["what_if"].as_array().unwrap();
-    let find = |policy: &str, strict: bool| {
-        let is = |row: &&Value| {
-            let options = &row["settings"]["cpu_manager"]["options"];
-            row["settings"]["topology_policy"] == policy && options["strict-cpu-reservation"] == strict
-        };
-        rows.iter().find(is).unwrap_or_else(|| panic!("{policy} {strict}"))
-    };
-    assert_eq!(rows.iter().filter(|row| row["change"] == "now").count(), 1);
-    holds(find("none", false), json!({"/change": "now"}));
-    holds(find("none", true), json!({"/change": "strict-cpu-reservation"}));
-    // Two NUMA nodes would have six free CPUs; the reserved core and the other pod's CPUs leave one that has.
-    holds(
-        find("single-numa-node", false),
-        json!({"/containers/0/numa_nodes": "1", "/until_full/count": 1}),
-    );
-    holds(find("none", true), json!({"/until_full/count": 2}));
-    // Options that exclude each other make a row without an answer; the command does not fail.
-    let socket = answered(aligned("single-numa-node").path(), &format!("{TWO} --what-if"));
-    let rows = socket["what_if"].as_array().unwrap();
-    assert_eq!(rows.iter().filter(|row| row["unknown"] != Value::Null).count(), 1);
-}
-
-#[test]
 fn a_manifest_is_asked_about_as_the_flags_are() {
     let node = node(STATIC);
     let manifest = "apiVersion: v1\nkind: Pod\nmetadata: {name: \"a\\e[1mb\"}\nspec:\n  containers:\n  - name: vm\n    \
