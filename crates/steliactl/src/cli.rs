@@ -176,7 +176,7 @@ pub(crate) enum Command {
     /// Show interrupts and kernel threads on VMs' CPUs
     ///
     /// Counts device interrupts for one second and names the devices; those of a VM's own VFIO devices do not count. The exit code is 1 if
-    /// one fires on VMs' CPUs, a kernel thread could not be moved off them, or neither this program nor the ledger could count.
+    /// one fires on VMs' CPUs, a kernel thread could not be moved off them, or interrupts could not be counted.
     Noise(Selection),
     /// Print what else ran on VMs' CPUs, and when
     ///

@@ -67,7 +67,7 @@ async fn run(
         Command::Doctor {
             kubelet_state: Some(file),
             ..
-        } => output_options.print(&doctor::read_state_file(file, root, &Pods::by_logs(root))),
+        } => output_options.print(&doctor::read_state_file(file, &Pods::by_logs(root))),
         Command::Doctor { verbose, .. } => {
             // doctor does not start the daemon, which may be the fault.
             let described = async { client().await?.describe().await }.await;

@@ -1,5 +1,4 @@
-//! `doctor --kubelet-state`: what steliad reads from kubelet's `cpu_manager_state`, or a copy. Which CPUs a pod's containers share is not
-//! in the file: it is read from the containers, if they run on this node.
+//! `doctor --kubelet-state`: what steliad reads from kubelet's `cpu_manager_state`, or a copy.
 
 use std::io;
 use std::path::Path;
@@ -7,8 +6,6 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::Value;
 use stelia_cpus::CpuSet;
-use stelia_kernel::cgroup::KernelCgroups;
-use stelia_kernel::containers::{entry_uses, live_containers};
 use stelia_kubelet::cpu_manager_state::MAX_BYTES;
 use stelia_kubelet::{CpuManagerState, PodUid};
 
@@ -39,12 +36,10 @@ struct Assignment {
     /// Empty of a whole pod.
     container: String,
     cpus: CpuSet,
-    /// Of a whole pod: which of its CPUs its containers share.
-    shared_in_pod: Option<CpuSet>,
 }
 
-/// Reads a file. `root` is `/`, `pods` are the names of its pods.
-pub(crate) fn read_state_file(path: &Path, root: &Path, pods: &Pods) -> StateFile {
+/// Reads a file. `pods` are the names of its pods.
+pub(crate) fn read_state_file(path: &Path, pods: &Pods) -> StateFile {
     let file = path.display().to_string();
     match read(path) {
         Ok(state) => StateFile {
@@ -53,7 +48,7 @@ pub(crate) fn read_state_file(path: &Path, root: &Path, pods: &Pods) -> StateFil
             is_refused: false,
             schema: format!("{:?}", state.schema),
             shared_pool: state.shared_pool(),
-            assignments: assignments(&state, root, pods),
+            assignments: assignments(&state, pods),
             policy: state.policy,
             default_cpus: state.default_cpus,
             unknown_keys: state.unknown_keys,
@@ -81,19 +76,11 @@ fn read(path: &Path) -> Result<CpuManagerState, String> {
     CpuManagerState::parse(&bytes).map_err(|error| error.to_string())
 }
 
-fn assignments(state: &CpuManagerState, root: &Path, pods: &Pods) -> Vec<Assignment> {
-    let cgroups = KernelCgroups::new(root.join("sys/fs/cgroup"));
-    // A pod's shared pool, by the cgroups of its running containers; those that cannot be read are left out.
-    let shared_in_pod = |pod: &PodUid| {
-        let running = live_containers(&cgroups, &root.join("run"), pod, None).unwrap_or_default();
-        let uses = entry_uses(state, pod, &running);
-        state.pod_shared_pool(pod, &uses).unwrap_or_default()
-    };
+fn assignments(state: &CpuManagerState, pods: &Pods) -> Vec<Assignment> {
     let of_pod = |pod: &PodUid, container: &str, cpus: &CpuSet| Assignment {
         pod: pods.get(pod.as_str()),
         container: container.to_owned(),
         cpus: cpus.clone(),
-        shared_in_pod: container.is_empty().then(|| shared_in_pod(pod)),
     };
     let whole = state.pod_entries.iter().map(|(pod, cpus)| of_pod(pod, "", cpus));
     let mut assignments: Vec<Assignment> = whole.collect();
@@ -119,15 +106,12 @@ pub(super) fn unusable(state: &CpuManagerState) -> Option<String> {
     empty.then(|| "the shared pool is empty".to_owned())
 }
 
-const COLUMNS: [Column<Assignment>; 4] = [
+const COLUMNS: [Column<Assignment>; 3] = [
     column("POD", |one: &Assignment| one.pod.to_string())
         .yields(1)
         .shortens(),
     column("CONTAINER", |one: &Assignment| one.container.clone()),
     column("CPUS", |one: &Assignment| one.cpus.to_string()),
-    column("SHARED IN POD", |one: &Assignment| {
-        one.shared_in_pod.as_ref().map(CpuSet::to_string).unwrap_or_default()
-    }),
 ];
 
 impl Render for StateFile {

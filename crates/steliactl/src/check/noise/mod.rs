@@ -1,7 +1,7 @@
 //! `noise`: the device interrupts and kernel threads that disturb VMs' CPUs, each with how often, the reason and a fix.
 //!
-//! An interrupt disturbs a VM if it fires there while this program counts, if the daemon reports it as a reason of degradation, or if it was
-//! seen there and the ledger has device interrupts. What the kernel keeps there without firing disturbs nobody.
+//! An interrupt disturbs a VM if it fires there while this program counts, or if the daemon reports it as a reason of degradation; where
+//! nothing can be counted, also if steliad-quiet saw it there. What the kernel keeps there without firing disturbs nobody.
 
 #[cfg(test)]
 mod tests;
@@ -63,8 +63,6 @@ struct VmNoise {
     exclusive_cpus: CpuSet,
     /// Device interrupts on its CPUs, without those of its own devices. `None` where they cannot be counted, or all its CPUs are offline.
     interrupts_per_second: Option<u64>,
-    /// The same since steliad started. `None` where no ledger is kept, or it has not read them yet.
-    interrupts_by_ledger: Option<u64>,
 }
 
 /// A device interrupt that reaches CPUs of VMs, or a kernel thread that may run there.
@@ -106,7 +104,7 @@ pub(crate) async fn gather(roots: &Roots, selected: &Selected) -> Noise {
 }
 
 fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Option<&[Fired]>) -> Noise {
-    let (quiet, ledger) = (&described.node.quiet, &described.node.ledger);
+    let quiet = &described.node.quiet;
     let has = |uid: &str| selected.is_none_or(|selected| selected.contains(uid));
     // A VM without CPUs of its own has none that could be disturbed.
     let instances = described.node.instances.iter();
@@ -124,21 +122,16 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
                 (*rates, sum) = (rates.saturating_add(rate), rate.saturating_add(sum));
             }
         }
-        let by_ledger = ledger.vms.get(uid.as_str()).filter(|one| one.covered_us > 0);
         // Where no CPU is known, none is known to be offline.
         let is_online = online.is_empty() || !own.is_disjoint(&online);
         VmNoise {
             pod: Pod::of(uid, one),
             exclusive_cpus: own,
             interrupts_per_second: fired.filter(|_| is_online).map(|_| sum),
-            interrupts_by_ledger: by_ledger.map(|one| one.devices),
         }
     });
     let mut vms: Vec<VmNoise> = vms.collect();
-    vms.sort_by_cached_key(|vm| {
-        let counted = (vm.interrupts_per_second, vm.interrupts_by_ledger);
-        (Reverse(counted), vm.pod.to_string())
-    });
+    vms.sort_by_cached_key(|vm| (Reverse(vm.interrupts_per_second), vm.pod.to_string()));
     let (problem, fix_of_problem) = match unmoved_because(quiet) {
         // Without VMs that have CPUs nothing is asked of steliad-quiet.
         Some((NOT_REPORTED, _)) | None if vms.is_empty() => (None, ""),
@@ -183,9 +176,7 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
             .iter()
             .filter(|vm| !vm.exclusive_cpus.is_disjoint(&one.cpus))
             .collect();
-        // What was seen there disturbs, unless the ledger has seen nothing.
-        one.disturbs |= one.per_second > Some(0);
-        one.disturbs |= one.count > Some(0) && reached.iter().any(|vm| vm.interrupts_by_ledger != Some(0));
+        one.disturbs |= one.per_second > Some(0) || (fired.is_none() && one.count > Some(0));
         let all = reached
             .iter()
             .fold(CpuSet::new(), |all, vm| all.union(&vm.exclusive_cpus));
@@ -259,9 +250,8 @@ impl Noise {
             all.push(note("node", problem, effect, self.fix_of_problem));
         }
         if !self.is_counted {
-            let label = if self.is_unknown() { FAIL } else { NOTE };
             let fact = format!("{UNCOUNTED}: /proc/interrupts cannot be read");
-            all.push(Block::new(label, "node", fact, "", ""));
+            all.push(fail("node", &fact, ""));
         }
         let offline = self
             .vms
@@ -303,11 +293,6 @@ impl Noise {
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         paragraph(&format!("{}.", parts.join(". ")), style)
     }
-
-    /// Whether nobody has counted device interrupts: what the ledger counted instead is no failure, nor is it called calm.
-    fn is_unknown(&self) -> bool {
-        !self.is_counted && self.vms.iter().any(|vm| vm.interrupts_by_ledger.is_none())
-    }
 }
 
 impl Render for Noise {
@@ -323,7 +308,7 @@ impl Render for Noise {
     fn failure(&self) -> Option<String> {
         match (self.disturbed(), self.problems.len() as u64) {
             (Some(disturbed), _) => Some(disturbed),
-            (None, 0) => self.is_unknown().then(|| UNCOUNTED.to_owned()),
+            (None, 0) => (!self.is_counted && !self.vms.is_empty()).then(|| UNCOUNTED.to_owned()),
             (None, problems) => Some(counted(problems, "disturbance")),
         }
     }

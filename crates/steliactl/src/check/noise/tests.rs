@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use stelia_api::ledger::LedgerVm;
 use stelia_api::{Reason, ReasonCode};
 
 use super::*;
@@ -49,24 +48,14 @@ fn firing(rate: u64) -> Vec<Fired> {
     all.into_iter().filter(|one| one.per_second[0].1 > 0).collect()
 }
 
-/// With this many device interrupts a second, and by the ledger.
-fn read(described: &Description, pod: Option<&str>, rate: Option<u64>, by_ledger: Option<u64>) -> Noise {
-    let mut described = described.clone();
-    let sums = PODS.iter().filter_map(|pod| {
-        let sums = LedgerVm {
-            devices: by_ledger?,
-            covered_us: 1,
-            ..LedgerVm::default()
-        };
-        Some(((*pod).to_owned(), sums))
-    });
-    Arc::make_mut(&mut described.node.ledger).vms = sums.collect();
+/// With this many device interrupts a second.
+fn read(described: &Description, pod: Option<&str>, rate: Option<u64>) -> Noise {
     let selected = pod.map(|pod| BTreeSet::from([pod.to_owned()]));
-    noise(&described, selected.as_ref(), rate.map(firing).as_deref())
+    noise(described, selected.as_ref(), rate.map(firing).as_deref())
 }
 
 fn of(described: &Description) -> Noise {
-    read(described, None, Some(12), None)
+    read(described, None, Some(12))
 }
 
 #[test]
@@ -106,7 +95,7 @@ fn what_is_not_measured_is_neither_called_calm_nor_broken() {
         (node(), NOT_REPORTED, "enable --now steliad-quiet"),
         (off(), "irq-steering is off", "systemctl reload steliad"),
     ] {
-        let shown = read(&described, None, Some(0), None);
+        let shown = read(&described, None, Some(0));
         assert_eq!(shown.failure(), None, "{note}");
         says(
             &text(&shown),
@@ -122,17 +111,14 @@ fn what_is_not_measured_is_neither_called_calm_nor_broken() {
         );
         assert_eq!(text(&shown).matches(fix).count(), 1);
     }
-    // What the ledger has counted was not counted now.
-    for (by_ledger, failure, label) in [(None, Some(UNCOUNTED), "FAIL"), (Some(0), None, "NOTE")] {
-        let shown = read(&calm(), None, None, by_ledger);
-        assert_eq!(shown.failure().as_deref(), failure);
-        says(&text(&shown), &[label, UNCOUNTED, "Not counted: 2 VMs."]);
-        never_says(&text(&shown), &["No device interrupted"]);
-    }
+    let shown = read(&calm(), None, None);
+    assert_eq!(shown.failure().as_deref(), Some(UNCOUNTED));
+    says(&text(&shown), &["FAIL", UNCOUNTED, "Not counted: 2 VMs."]);
+    never_says(&text(&shown), &["No device interrupted"]);
     // Nothing runs on CPUs that are offline.
     let mut offline = calm();
     instance_mut(&mut offline, PODS[0]).exclusive = "9".parse().unwrap();
-    let shown = read(&offline, None, Some(0), None);
+    let shown = read(&offline, None, Some(0));
     assert_eq!((shown.failure(), shown.vms[1].interrupts_per_second), (None, None));
     says(
         &text(&shown),
@@ -151,12 +137,12 @@ fn what_fires_and_is_reported_by_nobody_is_named() {
         panic!("{shown:?}")
     };
     assert_eq!((source.reason, source.fix), ("not-moved", "steliactl reconcile"));
-    assert_eq!(read(&calm(), Some(PODS[1]), Some(12), None).sources, []);
+    assert_eq!(read(&calm(), Some(PODS[1]), Some(12)).sources, []);
 }
 
 #[test]
 fn of_one_vm_only_what_reaches_its_cpus_is_told() {
-    let shown = read(&noisy(), Some(PODS[1]), Some(0), None);
+    let shown = read(&noisy(), Some(PODS[1]), Some(0));
     let ([vm], [interrupt, _]) = (shown.vms.as_slice(), shown.sources.as_slice()) else {
         panic!("{shown:?}")
     };
@@ -174,7 +160,7 @@ fn what_the_kernel_keeps_there_and_never_ran_disturbs_nobody_and_is_shown_only_o
     let quiet = quiet(remaining);
     let report = &mut Arc::make_mut(&mut described.node.quiet).report;
     (report.remaining, report.threads_remaining) = (quiet.report.remaining, quiet.report.threads_remaining);
-    let shown = read(&described, None, Some(0), None);
+    let shown = read(&described, None, Some(0));
     assert_eq!(shown.failure(), None);
     says(&text(&shown), &["No device interrupted", "2 harmless"]);
     never_says(&text(&shown), &["FAIL"]);
@@ -184,17 +170,15 @@ fn what_the_kernel_keeps_there_and_never_ran_disturbs_nobody_and_is_shown_only_o
 }
 
 #[test]
-fn what_the_ledger_has_not_seen_disturbs_nobody() {
-    let disturbs = |described: &Description, by_ledger| {
-        let shown = read(described, None, Some(0), by_ledger);
+fn what_does_not_fire_while_it_is_counted_disturbs_nobody() {
+    let disturbs = |described: &Description, rate| {
+        let shown = read(described, None, rate);
         let sources = shown.disturbing().map(|one| one.source.clone());
         sources.filter(|one| one.starts_with("irq")).collect::<Vec<_>>()
     };
     // The daemon reports the second one, whose mask should have been written.
     assert_eq!(disturbs(&noisy(), Some(0)), ["irq 31"]);
-    for by_ledger in [Some(1), None] {
-        assert_eq!(disturbs(&noisy(), by_ledger), ["irq 31", "irq 130"], "{by_ledger:?}");
-    }
+    assert_eq!(disturbs(&noisy(), None), ["irq 31", "irq 130"]);
     // It fires again and again: the daemon reports it.
     let mut described = noisy();
     let text = "interrupt 130 (nvme0q3) reaches the CPUs 2,4: the kernel places it itself";
@@ -204,7 +188,7 @@ fn what_the_ledger_has_not_seen_disturbs_nobody() {
 
 #[test]
 fn a_calm_node_says_so_and_succeeds() {
-    let shown = read(&calm(), None, Some(0), None);
+    let shown = read(&calm(), None, Some(0));
     assert_eq!(shown.failure(), None);
     assert_eq!(text(&shown), "No device interrupted 2 VMs for 1 s.\n");
     assert_eq!(shown.text(TextStyle::from(false)), "");

@@ -15,8 +15,7 @@ fn steliactl(line: &[&str], pods: &Pods) -> Result<String, Failure> {
         panic!("{line:?}")
     };
     let file = kubelet_state.as_deref().unwrap();
-    cli.output_options()?
-        .print(&read_state_file(file, Path::new("/nonexistent"), pods))
+    cli.output_options()?.print(&read_state_file(file, pods))
 }
 
 fn json_of(file: &str) -> Value {
@@ -50,10 +49,7 @@ fn json_has_a_name_for_everything() {
     };
     let cpus = json_of("rebuilt-1.37/05a-podlevel-podscope/cpu_manager_state");
     assert_eq!(cpus["schema"], "V4");
-    holds(
-        &whole(&cpus),
-        json!({ "/cpus": "1-10,65-74", "/shared_in_pod": "9-10,73-74" }),
-    );
+    assert_eq!(whole(&cpus)["cpus"], "1-10,65-74");
 }
 
 #[test]
