@@ -21,18 +21,18 @@ pub mod verdict;
 pub mod vms;
 pub mod why;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
 use clap_complete::CompleteEnv;
 use stelia_ledger::day::Month;
-use stelia_table::{Form, PrintError, TextStyle, now, paragraph, printable};
+use stelia_table::{PrintError, TextStyle, now, paragraph, printable};
 
 use cli::{Cli, Command};
 use health::Health;
 use ledger::{Ledger, RingCopy};
-use nodes::{NodeOrder, Nodes};
+use nodes::Nodes;
 use plan::Plan;
 use vms::Vms;
 use why::WhyAnswer;
@@ -90,31 +90,16 @@ pub fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<String, Failure> {
     let output_options = cli.output_options();
     match &cli.command {
-        Command::Nodes {
-            names,
-            states,
-            sort,
-            chosen,
-        } => {
-            let is_for_eyes = matches!(output_options.form, Form::Text | Form::Wide) && io::stdout().is_terminal();
+        Command::Nodes { names, states, chosen } => {
             let nodes = Nodes::of(&command_input::nodes(cli, names, chosen, false)?, now());
-            let sort = sort.unwrap_or(if is_for_eyes {
-                NodeOrder::Trouble
-            } else {
-                NodeOrder::Name
-            });
-            output_options.print(&nodes.listed(states, sort))
+            output_options.print(&nodes.listed(states))
         }
         Command::Vms {
-            filter,
-            nodes,
-            all_namespaces: _,
-            sort,
-            chosen,
+            filter, nodes, chosen, ..
         } => {
             let cluster = command_input::nodes(cli, nodes, chosen, true)?;
             let on_all = chosen.selector.is_none() && nodes.is_empty();
-            let vms = Vms::of(&cluster, filter, *sort, on_all, now());
+            let vms = Vms::of(&cluster, filter, on_all, now());
             if vms.vms.is_empty() && !filter.patterns.is_empty() {
                 Err(Failure::NoSuchObject("no VM fits".to_owned()))
             } else {

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use stelia_cpus::text::{excerpt, named};
+use stelia_cpus::text::excerpt;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_koordinator::report::Facts;
 use stelia_koordinator::report::profile::Profile;
@@ -17,19 +17,6 @@ use crate::health::{NodeHealth, NodeState};
 use crate::objects::{NodeObject, Problem};
 use crate::prose;
 use crate::reasons::{Refusal, groups, in_words, table_of};
-
-named! {
-    /// By what rows are ordered.
-    pub enum NodeOrder {
-        /// By state, what needs attention first.
-        Trouble = "trouble",
-        Name = "name",
-        /// The node with room for the largest VM first.
-        Largest = "largest",
-        /// The node with the most free CPUs first, of those that admit VMs.
-        Free = "free",
-    }
-}
 
 /// A node's CPUs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -173,20 +160,16 @@ impl Nodes {
         }
     }
 
-    /// The nodes in these states, or all of them if none is named, in this order; equal ones by name.
-    pub fn listed(mut self, states: &[NodeState], order: NodeOrder) -> Self {
+    /// The nodes in these states, or all of them if none is named: what needs attention first, equal ones by name.
+    pub fn listed(mut self, states: &[NodeState]) -> Self {
         let is_asked = |row: &Row| row.state.is_some_and(|state| states.contains(&state));
         self.nodes.retain(|row| states.is_empty() || is_asked(row));
-        self.nodes.sort_by(|one, other| one.name.cmp(&other.name));
-        match order {
-            NodeOrder::Trouble => {
-                let trouble = |row: &Row| (row.state.is_none(), row.state, row.warnings.is_empty());
-                self.nodes.sort_by_key(trouble);
-            }
-            NodeOrder::Name => {}
-            NodeOrder::Largest => self.nodes.sort_by_key(|row| Reverse(row.largest_vm_cpus)),
-            NodeOrder::Free => self.nodes.sort_by_key(|row| (row.admits_none, Reverse(row.free_cpus))),
-        }
+        self.nodes.sort_by(|one, other| {
+            let trouble = |row: &Row| (row.state.is_none(), row.state, row.warnings.is_empty());
+            trouble(one)
+                .cmp(&trouble(other))
+                .then_with(|| one.name.cmp(&other.name))
+        });
         self
     }
 }

@@ -63,20 +63,6 @@ impl VmState {
     }
 }
 
-named! {
-    /// By what rows are ordered.
-    #[derive(Default)]
-    pub enum VmOrder {
-        /// By state, what needs attention first.
-        #[default]
-        Trouble = "trouble",
-        Name = "name",
-        Node = "node",
-        /// The latest change first.
-        Since = "since",
-    }
-}
-
 /// The time after its registration within which a VM that floats is starting: after it the publisher writes WaitingTooLong.
 const MAX_START_TIME_US: u64 = 120_000_000;
 
@@ -231,14 +217,14 @@ fn all(cluster: &Cluster, on_all: bool, now_us: u64) -> Vec<Vm> {
 
 impl Vms {
     /// Those of the cluster's nodes that the filter lets through. `on_all`: no nodes were chosen.
-    pub fn of(cluster: &Cluster, filter: &VmFilter, order: VmOrder, on_all: bool, now_us: u64) -> Self {
+    pub fn of(cluster: &Cluster, filter: &VmFilter, on_all: bool, now_us: u64) -> Self {
         let all = all(cluster, on_all, now_us).into_iter();
         let mut vms: Vec<Vm> = all.filter(|vm| filter.lets_through(vm)).collect();
         let mut states: BTreeMap<VmState, u64> = BTreeMap::new();
         for vm in &vms {
             *states.entry(vm.state).or_default() += 1;
         }
-        sort(&mut vms, order);
+        sort(&mut vms);
         let states = states.into_iter().map(|(state, vms)| StateCount { state, vms });
         Self {
             vms,
@@ -248,26 +234,18 @@ impl Vms {
     }
 }
 
-fn sort(vms: &mut [Vm], order: VmOrder) {
-    vms.sort_by(|one, other| {
-        let by_name = || one.name().cmp(&other.name());
-        match order {
-            // VMs on nodes that do not answer come behind those that are known to need attention. A VM that starts needs none yet.
-            VmOrder::Trouble => {
-                let rank = |vm: &Vm| match vm.state {
-                    VmState::Degraded => 0,
-                    VmState::Waiting if !vm.is_starting => 1,
-                    _ if vm.is_old => 2,
-                    _ => 3,
-                };
-                let key = |vm: &Vm| (rank(vm), vm.state, vm.is_starting, !vm.is_old, vm.reason.clone());
-                key(one).cmp(&key(other))
-            }
-            VmOrder::Name => std::cmp::Ordering::Equal,
-            VmOrder::Node => one.node.cmp(&other.node),
-            VmOrder::Since => other.since_us.cmp(&one.since_us),
-        }
-        .then_with(by_name)
+/// What needs attention first, equal ones by name. VMs on nodes that do not answer come behind those that are known to need attention; a VM
+/// that starts needs none yet.
+fn sort(vms: &mut [Vm]) {
+    vms.sort_by_cached_key(|vm| {
+        let rank = match vm.state {
+            VmState::Degraded => 0,
+            VmState::Waiting if !vm.is_starting => 1,
+            _ if vm.is_old => 2,
+            _ => 3,
+        };
+        let (state, reason) = (vm.state, vm.reason.clone());
+        (rank, state, vm.is_starting, !vm.is_old, reason, vm.name())
     });
 }
 

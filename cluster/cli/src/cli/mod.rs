@@ -12,7 +12,7 @@ use stelia_ledger::day::Month;
 use stelia_ledger::ring::key::is_public;
 use stelia_table::{Form, OutputOptions, TextStyle, with_examples};
 
-use crate::{health, ledger, nodes, selector, vms};
+use crate::{health, ledger, selector, vms};
 
 const AFTER_HELP: &str = "\
 Objects are listed from the API server, to which nothing is written, or read
@@ -98,9 +98,6 @@ pub enum Command {
         /// Show only nodes in these states, separated by commas
         #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = words(health::NodeState::NAMES, health::NodeState::parse))]
         states: Vec<health::NodeState>,
-        /// Order of the lines. Default: trouble on a terminal, otherwise name
-        #[arg(long, value_name = "ORDER", value_parser = words(nodes::NodeOrder::NAMES, nodes::NodeOrder::parse))]
-        sort: Option<nodes::NodeOrder>,
         #[command(flatten)]
         chosen: BySelector,
     },
@@ -118,9 +115,6 @@ pub enum Command {
         /// Show VMs of all namespaces. This is the default
         #[arg(short = 'A', long, conflicts_with = "namespace")]
         all_namespaces: bool,
-        /// Order of the lines
-        #[arg(long, value_name = "ORDER", default_value = "trouble", value_parser = words(vms::VmOrder::NAMES, vms::VmOrder::parse))]
-        sort: vms::VmOrder,
         #[command(flatten)]
         chosen: BySelector,
     },
