@@ -55,17 +55,6 @@ pub trait Manager {
     fn instance_removed(&self, pod_uid: &str, instance: ObjectPath<'_>) -> zbus::Result<()>;
 }
 
-/// `io.stelia.Isolation1.Job`.
-#[proxy(interface = "io.stelia.Isolation1.Job", default_service = "io.stelia.Isolation1")]
-pub trait Job {
-    #[zbus(property)]
-    fn phase(&self) -> zbus::Result<String>;
-    #[zbus(property)]
-    fn reason(&self) -> zbus::Result<String>;
-    #[zbus(property)]
-    fn moves(&self) -> zbus::Result<Vec<MoveRow>>;
-}
-
 /// `io.stelia.Isolation1.Instance`.
 #[proxy(
     interface = "io.stelia.Isolation1.Instance",

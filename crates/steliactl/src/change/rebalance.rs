@@ -3,20 +3,16 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use stelia_api::BUS_NAME;
-use stelia_api::client::{JobProxy, MoveRow};
-use stelia_model::JobPhase;
+use stelia_api::client::MoveRow;
+use stelia_model::{Job, JobMove, JobPhase};
 use tokio::time::{Instant, sleep};
-use zbus::fdo::DBusProxy;
-use zbus::names::BusName;
-use zbus::proxy::CacheProperties;
 
 use crate::shared::daemon::{Client, Failure, Mode, Pod, Pods, options};
 use crate::shared::output::{Column, Render, TextStyle, column, counted, paragraph, printable, table};
 
 /// How often the job is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// How long the daemon may be away: one that is started again goes on with the job.
+/// How long the job may not be shown: a daemon that is started again goes on with it.
 const MAX_AWAY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default, Serialize)]
@@ -85,7 +81,6 @@ pub(crate) async fn rebalance(
     };
     // A daemon that does not run is started by the job.
     let pods = client.describe().await.as_ref().map(Pods::of).unwrap_or_default();
-    let mut done = Rebalanced::default();
     let moved = |(uid, from, to, gain): MoveRow| Move {
         pod: pods.get(&uid),
         from,
@@ -94,37 +89,34 @@ pub(crate) async fn rebalance(
     };
     let rebind = client.manager().rebind(&scope, deadline_s, options(mode));
     let (path, planned) = client.answer_while_alive(rebind).await?;
-    done.moves = planned.into_iter().map(moved).collect();
     if mode == Mode::DryRun {
-        return Ok(done);
+        return Ok(Rebalanced {
+            moves: planned.into_iter().map(moved).collect(),
+            ..Rebalanced::default()
+        });
     }
-    let job = JobProxy::builder(client.connection()).cache_properties(CacheProperties::No);
-    let job = job.path(&path).build().await?;
     let mut away: Option<Instant> = None;
-    let bus = DBusProxy::new(client.connection()).await?;
-    // Reading the job would start a daemon that was stopped.
-    let phase = async || {
-        let name = BusName::try_from(BUS_NAME)?;
-        if !client.answer_in_time(bus.name_has_owner(name)).await? {
-            return Err(Failure::NotRunning);
-        }
-        client.answer_in_time(job.phase()).await
-    };
-    done.phase = loop {
-        match phase().await {
-            Ok(phase) if phase == JobPhase::Pending.name() => away = None,
-            Ok(phase) => break phase,
-            Err(Failure::NoSuchInstance(gone)) => return Err(Failure::Other(format!("the job is gone: {gone}"))),
+    let job = loop {
+        // It does not start a daemon that was stopped.
+        let described = client.describe().await;
+        let is_it = |job: &&Job| path.as_str().ends_with(&format!("/job/{}", job.id));
+        let job = described.map(|described| described.node.jobs.iter().find(is_it).cloned());
+        // The daemon answers before it shows the job.
+        match job.and_then(|job| job.ok_or_else(|| Failure::Other(format!("the job is gone: {path}")))) {
+            Ok(job) if job.phase == JobPhase::Pending => away = None,
+            Ok(job) => break job,
             Err(cause) if away.get_or_insert_with(Instant::now).elapsed() > MAX_AWAY => return Err(cause),
             Err(_) => {}
         }
         sleep(POLL_INTERVAL).await;
     };
-    done.reason = client.answer_in_time(job.reason()).await?;
-    let moves = client.answer_in_time(job.moves()).await?;
-    done.moves = moves.into_iter().map(moved).collect();
-    done.job = Some(path.to_string());
-    Ok(done)
+    let made = |one: JobMove| moved((one.pod, one.from.to_string(), one.to.to_string(), one.gain));
+    Ok(Rebalanced {
+        job: Some(path.to_string()),
+        phase: job.phase.name().to_owned(),
+        reason: job.reason,
+        moves: job.moves.into_iter().map(made).collect(),
+    })
 }
 
 #[cfg(test)]
