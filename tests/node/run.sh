@@ -1,9 +1,9 @@
 #!/bin/sh
 # The node tests, on the node: those that `sections` has for the node's system and its number of CPUs.
-# FILTER: names of tests, or their beginnings, instead. SHARD=K/N: one of N shares of about the same length, without the
+# FILTER: names of tests, or parts of them, instead. SHARD=K/N: one of N shares of about the same length, without the
 # sections that `make check` leaves to check-long.
 section() { sed -n "s/^$1 //p" /job/sections; }
-# Tests whose names begin so, unless FILTER asks for them.
+# Tests with these parts in their names, unless FILTER asks for them.
 skip() {
   for name in "$@"; do
     case $FILTER in *"$name"*) ;; *) skipped="$skipped --skip $name" ;; esac
