@@ -4,14 +4,12 @@
 
 use std::sync::Arc;
 
-use stelia_device_plugin::api::transport::{Channel, ConnectError, serve_kubelet, serve_plugin};
+use stelia_device_plugin::api::transport::{Channel, ConnectError, serve_plugin};
 use stelia_device_plugin::api::v1beta1::{
     AllocateRequest, AllocateResponse, ContainerAllocateRequest, Device, DevicePluginOptions, Empty,
     ListAndWatchResponse, PreferredAllocationRequest, RegisterRequest,
 };
-use stelia_device_plugin::api::{
-    BoxStream, Code, DevicePlugin, HEALTHY, Registration, Request, Response, Status, VERSION, async_trait,
-};
+use stelia_device_plugin::api::{BoxStream, Code, DevicePlugin, HEALTHY, Request, Response, Status, async_trait};
 use tokio::net::UnixListener;
 
 struct Plugin;
@@ -40,18 +38,6 @@ impl DevicePlugin for Plugin {
             _ => Ok(Response::new(AllocateResponse {
                 container_responses: vec![Default::default()],
             })),
-        }
-    }
-}
-
-struct Kubelet;
-
-#[async_trait]
-impl Registration for Kubelet {
-    async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
-        match request.get_ref().version.as_str() {
-            VERSION => Ok(Response::new(Empty {})),
-            other => Err(Status::invalid_argument(format!("version {other}"))),
         }
     }
 }
@@ -114,33 +100,6 @@ async fn a_request_beyond_the_limit_is_refused_and_the_connection_goes_on() {
     };
     assert_eq!(client.allocate(large).await.unwrap_err().code(), Code::OutOfRange);
     client.get_device_plugin_options(Empty {}).await.unwrap();
-}
-
-#[tokio::test]
-async fn a_plugin_registers() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("kubelet.sock");
-    let listener = UnixListener::bind(&path).unwrap();
-    let server = tokio::spawn(async move {
-        let (stream, _) = listener.accept().await.unwrap();
-        serve_kubelet(stream, Arc::new(Kubelet)).await
-    });
-    let mut client = Channel::connect(&path).await.unwrap().kubelet();
-    let request = RegisterRequest {
-        version: VERSION.into(),
-        ..RegisterRequest::default()
-    };
-    client.register(request.clone()).await.unwrap();
-    let refused = client
-        .register(RegisterRequest {
-            version: "v9".into(),
-            ..request
-        })
-        .await
-        .unwrap_err();
-    assert_eq!(refused.message(), "version v9");
-    drop(client);
-    server.await.unwrap().unwrap();
 }
 
 #[tokio::test]
