@@ -31,9 +31,6 @@ pub struct Health {
     /// How many nodes do not work as they should.
     #[serde(skip)]
     broken: u64,
-    /// Whether states are named: then all rows are shown.
-    #[serde(skip)]
-    is_filtered: bool,
     /// How many of the nodes publish neither a version nor numbers of VMs.
     #[serde(skip)]
     without_summary: u64,
@@ -125,8 +122,8 @@ pub const COLUMNS: [Column<NodeHealth>; 9] = [
 ];
 
 impl Health {
-    /// Of the nodes those in these states are listed; without any those that need attention, and with `-o wide` all.
-    pub fn of(cluster: &Cluster, states: &[NodeState]) -> Self {
+    /// Those that need attention are listed, with `-o wide` all.
+    pub fn of(cluster: &Cluster) -> Self {
         let all: Vec<NodeHealth> = each(&cluster.members, NodeHealth::of).into_iter().flatten().collect();
         let counted = |names: &mut dyn Iterator<Item = String>| {
             let mut counts: BTreeMap<String, u64> = BTreeMap::new();
@@ -146,14 +143,11 @@ impl Health {
             without_summary: all.iter().filter(|node| node.has_unknown_vms()).count() as u64,
             unreadable_without_name: cluster.unreadable_without_name,
             broken: all.iter().filter(|node| node.health.is_failure()).count() as u64,
-            is_filtered: !states.is_empty(),
             nodes: Vec::new(),
         };
         let vms = all.iter().filter_map(|node| node.vms.as_ref());
         vms.for_each(|vms| health.vms.add(vms));
         health.nodes = all;
-        let selected = |node: &NodeHealth| states.is_empty() || states.contains(&node.health);
-        health.nodes.retain(selected);
         let rank = |node: &NodeHealth| (node.health, node.name.clone());
         health.nodes.sort_by_cached_key(rank);
         health
@@ -201,7 +195,7 @@ impl Render for Health {
         }
         let lines = [("Nodes", nodes), ("Versions", versions), ("VMs", vms)];
         let mut parts = vec![properties(lines, style), table_of(&self.reasons, "NODES", style)];
-        let is_shown = |node: &&NodeHealth| style.wide || self.is_filtered || node.health.is_failure();
+        let is_shown = |node: &&NodeHealth| style.wide || node.health.is_failure();
         let shown: Vec<&NodeHealth> = self.nodes.iter().filter(is_shown).collect();
         if !shown.is_empty() {
             let rows = shown.into_iter().cloned().map(|mut node| {

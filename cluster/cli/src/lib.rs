@@ -90,9 +90,9 @@ pub fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<String, Failure> {
     let output_options = cli.output_options();
     match &cli.command {
-        Command::Nodes { names, states, chosen } => {
+        Command::Nodes { names, chosen } => {
             let nodes = Nodes::of(&command_input::nodes(cli, names, chosen, false)?, now());
-            output_options.print(&nodes.listed(states))
+            output_options.print(&nodes)
         }
         Command::Vms {
             filter, nodes, chosen, ..
@@ -106,8 +106,8 @@ fn run(cli: &Cli) -> Result<String, Failure> {
                 output_options.print(&vms)
             }
         }
-        Command::Health { names, states, chosen } => {
-            output_options.print(&Health::of(&command_input::nodes(cli, names, chosen, false)?, states))
+        Command::Health { names, chosen } => {
+            output_options.print(&Health::of(&command_input::nodes(cli, names, chosen, false)?))
         }
         Command::Why {
             pod,

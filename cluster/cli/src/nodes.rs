@@ -154,23 +154,13 @@ fn devices(row: &Row) -> String {
 impl Nodes {
     /// `now_us`: microseconds since the epoch.
     pub fn of(cluster: &Cluster, now_us: u64) -> Self {
+        let mut nodes = each(&cluster.members, |member| Row::of(member, now_us));
+        let trouble = |row: &Row| (row.state.is_none(), row.state, row.warnings.is_empty());
+        nodes.sort_by_cached_key(|row| (trouble(row), row.name.clone()));
         Self {
-            nodes: each(&cluster.members, |member| Row::of(member, now_us)),
+            nodes,
             problems: cluster.problems.stored().to_vec(),
         }
-    }
-
-    /// The nodes in these states, or all of them if none is named: what needs attention first, equal ones by name.
-    pub fn listed(mut self, states: &[NodeState]) -> Self {
-        let is_asked = |row: &Row| row.state.is_some_and(|state| states.contains(&state));
-        self.nodes.retain(|row| states.is_empty() || is_asked(row));
-        self.nodes.sort_by(|one, other| {
-            let trouble = |row: &Row| (row.state.is_none(), row.state, row.warnings.is_empty());
-            trouble(one)
-                .cmp(&trouble(other))
-                .then_with(|| one.name.cmp(&other.name))
-        });
-        self
     }
 }
 

@@ -12,7 +12,7 @@ use stelia_ledger::day::Month;
 use stelia_ledger::ring::key::is_public;
 use stelia_table::{Form, OutputOptions, TextStyle, with_examples};
 
-use crate::{health, ledger, selector, vms};
+use crate::{ledger, selector, vms};
 
 const AFTER_HELP: &str = "\
 Objects are listed from the API server, to which nothing is written, or read
@@ -95,9 +95,6 @@ pub enum Command {
         /// Show only these nodes. Default: all
         #[arg(value_name = "NODE")]
         names: Vec<String>,
-        /// Show only nodes in these states, separated by commas
-        #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = words(health::NodeState::NAMES, health::NodeState::parse))]
-        states: Vec<health::NodeState>,
         #[command(flatten)]
         chosen: BySelector,
     },
@@ -128,9 +125,6 @@ pub enum Command {
         /// Consider only these nodes. Default: all
         #[arg(value_name = "NODE")]
         names: Vec<String>,
-        /// List only nodes with this health, separated by commas. The sums are of all nodes
-        #[arg(long = "state", value_name = "HEALTH", value_delimiter = ',', value_parser = words(health::NodeState::NAMES, health::NodeState::parse))]
-        states: Vec<health::NodeState>,
         #[command(flatten)]
         chosen: BySelector,
     },
