@@ -248,8 +248,9 @@ fn a_good_node_verifies_and_has_nothing_to_do() {
         "{told}"
     );
     // The daemon's word is not enough: the kernel of this host has no such VM.
-    let (code, told) = simulation.verify(&[VM]);
-    assert!(code == Some(1) && told.contains(VM), "{told}");
+    let unread = simulation.steliactl(&["verify", VM]);
+    let told = String::from_utf8_lossy(&unread.stdout);
+    assert!(unread.status.code() == Some(1) && told.contains(VM), "{told}");
     let nothing = simulation.ctl(&["reconcile", "--dry-run"]);
     assert!(nothing.contains("Dry run: steliad would change nothing."), "{nothing}");
     // The simulated kernel does not say where memory is; where the CPUs are is known all the same.
