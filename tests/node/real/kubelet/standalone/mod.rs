@@ -40,7 +40,7 @@ fn a_vm_is_isolated_beside_kubelet_and_its_end_gives_everything_back() {
         assert_eq!((&read["schema"], &read["reason"]), (&json!("V2"), &json!("")), "{read}");
         let mut assignments = read["assignments"].as_array().expect("assignments").iter();
         let own = assignments.find(|entry| entry["pod_uid"] == *first.uid);
-        assert_eq!(own.expect("the pod's entry")["set"].as_str(), first.cpus.as_deref());
+        assert_eq!(own.expect("the pod's entry")["cpus"].as_str(), first.cpus.as_deref());
 
         // A second one takes CPUs on which the first one floats.
         let second = started_vm("second", 3);
