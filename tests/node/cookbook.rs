@@ -40,6 +40,7 @@ fn every_line_of_the_cookbook_does_what_the_page_says() {
     on_node(|| {
         let recipes = recipes(&read(beside("cookbook.md")));
         assert!(recipes.len() >= 10, "{} recipes", recipes.len());
+        begin_ledger();
         let pod = Pod::vm("vm", 2);
         let variables = Variables::of(&pod);
         // The last one gives the CPUs back.

@@ -86,7 +86,7 @@ fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
         assert_ne!(main_pid("steliad"), pid, "the daemon is still the old one");
         assert_eq!(isolated(), before);
         assert_eq!(kept(&pods.each_ref()), units);
-        println!("  {}", run("steliactl verify"));
+        println!("  {}", run("steliactl verify --now"));
         nobody_ran("after the upgrade", 0);
 
         run("apt-get -qq remove -y steliad");

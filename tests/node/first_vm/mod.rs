@@ -207,6 +207,7 @@ fn every_example_runs_as_it_is_and_ends_by_its_power_button() {
         put(PAGES, "0");
     };
     on_node_undoing(undo, || {
+        begin_ledger();
         device_plugin::start();
         make_images(&disk::button());
         let mut page = Page::read();
