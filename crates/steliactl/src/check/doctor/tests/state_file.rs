@@ -41,15 +41,12 @@ fn json_has_a_name_for_everything() {
             "/is_refused": false, "/assignments/0/pod_uid": vm, "/assignments/0/container": "instance", "/assignments/0/cpus": "1-20,65-84",
         }),
     );
-    let whole = |state: &Value| {
-        let all = state["assignments"].as_array().unwrap().iter();
-        let mut whole =
-            all.filter(|one| one["container"] == "" && one["pod_uid"] == "33333333-aaaa-4bbb-8ccc-000000000001");
-        whole.next().unwrap().clone()
-    };
     let cpus = json_of("rebuilt-1.37/05a-podlevel-podscope/cpu_manager_state");
     assert_eq!(cpus["schema"], "V4");
-    assert_eq!(whole(&cpus)["cpus"], "1-10,65-74");
+    let mut all = cpus["assignments"].as_array().unwrap().iter();
+    let pod = "33333333-aaaa-4bbb-8ccc-000000000001";
+    let whole = all.find(|one| one["container"] == "" && one["pod_uid"] == pod);
+    assert_eq!(whole.unwrap()["cpus"], "1-10,65-74");
 }
 
 #[test]
