@@ -122,9 +122,10 @@ pub const COLUMNS: [Column<NodeHealth>; 9] = [
 ];
 
 impl Health {
-    /// Those that need attention are listed, with `-o wide` all.
+    /// That of the cluster's nodes.
     pub fn of(cluster: &Cluster) -> Self {
-        let all: Vec<NodeHealth> = each(&cluster.members, NodeHealth::of).into_iter().flatten().collect();
+        let mut all: Vec<NodeHealth> = each(&cluster.members, NodeHealth::of).into_iter().flatten().collect();
+        all.sort_by_cached_key(|node| (node.health, node.name.clone()));
         let counted = |names: &mut dyn Iterator<Item = String>| {
             let mut counts: BTreeMap<String, u64> = BTreeMap::new();
             names.for_each(|name| *counts.entry(name).or_default() += 1);
@@ -148,8 +149,6 @@ impl Health {
         let vms = all.iter().filter_map(|node| node.vms.as_ref());
         vms.for_each(|vms| health.vms.add(vms));
         health.nodes = all;
-        let rank = |node: &NodeHealth| (node.health, node.name.clone());
-        health.nodes.sort_by_cached_key(rank);
         health
     }
 

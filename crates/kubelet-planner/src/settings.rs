@@ -41,8 +41,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether the CPU Manager and the Topology Manager start beside each other; each checks its own settings itself. `align-by-socket` does
-    /// not go with `single-numa-node`.
+    /// Whether kubelet starts with the settings of both its managers: `align-by-socket` does not go with `single-numa-node`. What a manager
+    /// requires of its own settings alone is not checked here.
     pub fn go_together(&self) -> bool {
         let by_socket = matches!(&self.cpu_manager, CpuManager::Static { options, .. } if options.align_by_socket);
         !(by_socket && self.topology_policy == merge::Policy::SingleNumaNode)

@@ -15,22 +15,19 @@ use tokio::task::JoinHandle;
 
 const VM: &str = "stelia.io/vm";
 
-fn request(resource: &str, version: &str, endpoint: &str) -> RegisterRequest {
-    RegisterRequest {
-        version: version.to_owned(),
-        endpoint: endpoint.to_owned(),
-        resource_name: resource.to_owned(),
-        options: None,
-    }
-}
-
-async fn register(folder: &Path, request: RegisterRequest) -> Result<(), Status> {
+async fn register(folder: &Path, resource: &str, version: &str, endpoint: &str) -> Result<(), Status> {
     let socket = folder.join(KUBELET_SOCKET);
     let channel = loop {
         match Channel::connect(&socket).await {
             Ok(channel) => break channel,
             Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
         }
+    };
+    let request = RegisterRequest {
+        version: version.to_owned(),
+        endpoint: endpoint.to_owned(),
+        resource_name: resource.to_owned(),
+        options: None,
     };
     channel.kubelet().register(request).await.map(|_| ())
 }
@@ -82,9 +79,7 @@ async fn what_kubelet_refuses_is_refused() {
         ("kubernetes.io/vm", VERSION, "vm.sock", "invalid"),
         (VM, VERSION, "absent.sock", "absent.sock"),
     ] {
-        let refused = register(&folder, request(resource, version, endpoint))
-            .await
-            .expect_err(reason);
+        let refused = register(&folder, resource, version, endpoint).await.expect_err(reason);
         assert!(refused.message().contains(reason), "{refused:?}");
     }
     let now = show_when(&control, |_| true).await;

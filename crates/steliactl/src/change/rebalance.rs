@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep};
 use crate::shared::daemon::{Client, Failure, Mode, Pod, Pods, options};
 use crate::shared::output::{Column, Render, TextStyle, column, counted, paragraph, printable, table};
 
-/// How often the job is looked at.
-const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// How often the job is looked at: the answer has all VMs.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the job may not be shown: a daemon that is started again goes on with it.
 const MAX_AWAY: Duration = Duration::from_secs(30);
 
@@ -97,7 +97,7 @@ pub(crate) async fn rebalance(
     }
     let mut away: Option<Instant> = None;
     let job = loop {
-        // It does not start a daemon that was stopped.
+        // This does not start a daemon that was stopped.
         let described = client.describe().await;
         let is_it = |job: &&Job| path.as_str().ends_with(&format!("/job/{}", job.id));
         let job = described.map(|described| described.node.jobs.iter().find(is_it).cloned());

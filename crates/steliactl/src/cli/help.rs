@@ -75,8 +75,8 @@ Exit codes:
        disturbed or cannot count; reconcile leaves something wrong; resize
        changed nothing; a pod of plan does not fit, or this is unknown
   2    wrong usage, or VM matches several VMs
-  3    no such VM or namespace, or PATTERN matches none: nothing is done for
-       others of several; steliad is not running
+  3    no such VM or namespace, or a PATTERN matches none, and nothing was
+       done for the others; steliad is not running
 
 Standard output has data only; messages go to standard error. SYSTEMD_COLORS,
 NO_COLOR and TERM=dumb decide on colours as in systemd(1).

@@ -48,9 +48,9 @@ pub(crate) struct Noise {
     problems: Vec<Problem>,
     #[serde(skip)]
     fix_of_problem: &'static str,
-    /// Whether device interrupts could be counted.
+    /// Whether there are VMs whose device interrupts could not be counted.
     #[serde(skip)]
-    is_counted: bool,
+    is_unknown: bool,
     /// The selected VMs that were released and may run on: which, and what to do.
     #[serde(skip)]
     former: Option<(String, String)>,
@@ -192,7 +192,7 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
         fix_of_problem,
         sources,
         problems: problems.cloned().collect(),
-        is_counted: fired.is_some(),
+        is_unknown: fired.is_none() && !vms.is_empty(),
         vms,
         ..Noise::default()
     }
@@ -249,14 +249,14 @@ impl Noise {
             let effect = "device interrupts are not moved off VMs' CPUs";
             all.push(note("node", problem, effect, self.fix_of_problem));
         }
-        if !self.is_counted {
+        if self.is_unknown {
             let fact = format!("{UNCOUNTED}: /proc/interrupts cannot be read");
             all.push(fail("node", &fact, ""));
         }
         let offline = self
             .vms
             .iter()
-            .filter(|vm| self.is_counted && vm.interrupts_per_second.is_none());
+            .filter(|vm| !self.is_unknown && vm.interrupts_per_second.is_none());
         let offline: Vec<&Pod> = offline.map(|vm| &vm.pod).collect();
         if !offline.is_empty() {
             all.push(note(&whose(&offline), "all its CPUs are offline", "", ""));
@@ -308,7 +308,7 @@ impl Render for Noise {
     fn failure(&self) -> Option<String> {
         match (self.disturbed(), self.problems.len() as u64) {
             (Some(disturbed), _) => Some(disturbed),
-            (None, 0) => (!self.is_counted && !self.vms.is_empty()).then(|| UNCOUNTED.to_owned()),
+            (None, 0) => self.is_unknown.then(|| UNCOUNTED.to_owned()),
             (None, problems) => Some(counted(problems, "disturbance")),
         }
     }

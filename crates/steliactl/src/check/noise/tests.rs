@@ -195,6 +195,7 @@ fn a_calm_node_says_so_and_succeeds() {
     let mut empty = calm();
     empty.node.instances.clear();
     let mut none = of(&empty);
+    assert_eq!(text(&read(&empty, None, None)), text(&none));
     assert_eq!(text(&none), "No VM has CPUs of its own: nothing was counted.\n");
     none.former = Some(("team-a/web (5m ago)".to_owned(), "restart it".to_owned()));
     says(
